@@ -1,0 +1,102 @@
+//! The records that cross the kernel boundary through the ring buffer.
+//!
+//! Each record starts with its [`kind`]. Kinds are append-only and their layouts fixed; integers
+//! are in the host's byte order (the kernel writes what the same machine reads).
+
+/// Record kinds: the first 4 bytes of every record.
+pub mod kind {
+    /// An [`super::OperationRecord`].
+    pub const OPERATION: u32 = 1;
+}
+
+/// How an operation ended.
+pub mod outcome {
+    /// It did what it was asked to.
+    pub const SUCCESS: u8 = 0;
+    /// The function answered "no": for a verify, the signature does not match.
+    pub const FAILURE: u8 = 1;
+    /// The function could not do its work.
+    pub const ERROR: u8 = 2;
+    /// Not an operation: the caller only asked for the signature's size.
+    pub const SIZE_QUERY: u8 = 3;
+    /// How many outcomes there are.
+    pub const COUNT: u8 = 4;
+}
+
+/// One completed outermost call of a probed function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct OperationRecord {
+    /// [`kind::OPERATION`].
+    pub kind: u32,
+    /// Index of the outermost probe in the plan.
+    pub probe: u16,
+    /// Index of the operation's name in the plan.
+    pub operation: u8,
+    /// See [`outcome`].
+    pub outcome: u8,
+    /// Time of entry, `CLOCK_MONOTONIC`, in nanoseconds.
+    pub start_ns: u64,
+    /// Wall time from entry to return, in nanoseconds.
+    pub duration_ns: u64,
+    /// Process, in the tracer's PID namespace.
+    pub tgid: u32,
+    /// Thread, in the tracer's PID namespace.
+    pub tid: u32,
+    /// See [`crate::algorithm::AlgorithmId`].
+    pub algorithm: u32,
+    /// Length of the signature in bytes; 0 when not visible.
+    pub signature_bytes: u32,
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<OperationRecord>() == 40);
+    assert!(offset_of!(OperationRecord, probe) == 4);
+    assert!(offset_of!(OperationRecord, operation) == 6);
+    assert!(offset_of!(OperationRecord, outcome) == 7);
+    assert!(offset_of!(OperationRecord, start_ns) == 8);
+    assert!(offset_of!(OperationRecord, duration_ns) == 16);
+    assert!(offset_of!(OperationRecord, tgid) == 24);
+    assert!(offset_of!(OperationRecord, tid) == 28);
+    assert!(offset_of!(OperationRecord, algorithm) == 32);
+    assert!(offset_of!(OperationRecord, signature_bytes) == 36);
+};
+
+/// Which kernel histogram counts an operation: a key of the `HISTOGRAM_SLOTS` map.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SlotKey {
+    /// Index of the operation's name in the plan.
+    pub operation: u8,
+    /// See [`outcome`].
+    pub outcome: u8,
+    /// See [`crate::algorithm::AlgorithmId`].
+    pub algorithm: u32,
+}
+
+impl SlotKey {
+    /// Packs the key into 64 bits.
+    #[inline(always)]
+    pub const fn pack(self) -> u64 {
+        (self.algorithm as u64) << 32 | (self.outcome as u64) << 8 | self.operation as u64
+    }
+
+    /// Unpacks a key; any bits give one.
+    pub const fn unpack(bits: u64) -> Self {
+        Self { operation: bits as u8, outcome: (bits >> 8) as u8, algorithm: (bits >> 32) as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        /// Check that a key survives packing.
+        #[test]
+        fn slot_key_round_trip(operation: u8, outcome: u8, algorithm: u32) {
+            let key = SlotKey { operation, outcome, algorithm };
+            assert_eq!(SlotKey::unpack(key.pack()), key);
+        }
+    }
+}

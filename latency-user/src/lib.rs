@@ -1,0 +1,1 @@
+//! `latency`: how long every sign and verify of a running process takes, and where the time goes.

@@ -1,0 +1,2 @@
+//! Build, test and demonstration commands of `latency`.
+fn main() {}
