@@ -1,1 +1,6 @@
 //! `latency`: how long every sign and verify of a running process takes, and where the time goes.
+//!
+//! The modules stand in the order the data flows; each uses only those before it.
+
+pub mod attach;
+pub mod stream;

@@ -1,0 +1,215 @@
+//! Entries and returns of probed functions: per thread, one open outermost call.
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::{BPF_RB_NO_WAKEUP, pt_regs};
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user};
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap, RingBuf};
+use aya_log_ebpf::debug;
+use latency_common::algorithm::AlgorithmId;
+use latency_common::counter::Counter;
+use latency_common::operation::{Entry, OpenCall, Return};
+use latency_common::probe::{ProbeCookie, probe_of};
+use latency_common::record::{OperationRecord, SlotKey, kind};
+
+use crate::counters::{count, hit};
+use crate::identity::Current;
+use crate::{globals, histograms};
+
+/// Open calls by thread id. Only the thread itself reads and writes its entry.
+#[map]
+static OPEN_CALLS: HashMap<u32, OpenCall> = HashMap::with_max_entries(16_384, 0);
+
+/// Records to the reader; the loader sets the size.
+#[map]
+static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
+
+/// `[0]`: 1 while new calls are taken. Cleared before the last drain, so that the books close.
+#[map]
+static TAKING: Array<u32> = Array::with_max_entries(1, 0);
+
+/// Enters a probed function; true if it is nested in an open call.
+#[inline(always)]
+pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
+    let Some(current) = Current::in_target() else { return false };
+    if TAKING.get(0).is_none_or(|taking| *taking == 0) {
+        return false;
+    }
+    hit(probe_of(cookie));
+    let Some(call) = open_call(current.tid) else {
+        count(Counter::ThreadTableFull);
+        return false;
+    };
+    // SAFETY: the kernel's copy of the registers, and a map value that only this thread uses.
+    let (regs, call) = unsafe { (&*regs, &mut *call) };
+    let sp = regs.rsp;
+    let arguments = Arguments::read(regs);
+    match call.enter(sp, cookie, |index| arguments.get(index), || returns_to_trampoline(sp)) {
+        Entry::Nested => {
+            count(Counter::Nested);
+            return true;
+        }
+        Entry::AfterAbandoned => count(Counter::Abandoned),
+        Entry::Outermost => {}
+    }
+    if globals::log() {
+        debug!(ctx, "thread {} enters probe {}", current.tid, probe_of(cookie));
+    }
+    // Last, so that as little as possible of the probe's own time counts.
+    // SAFETY: no preconditions.
+    call.start_ns = unsafe { bpf_ktime_get_ns() };
+    false
+}
+
+/// Returns from a probed function.
+#[inline(always)]
+pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs) {
+    // SAFETY: no preconditions. First, for the same reason.
+    let end_ns = unsafe { bpf_ktime_get_ns() };
+    let Some(current) = Current::in_target() else { return };
+    let Some(call) = OPEN_CALLS.get_ptr_mut(current.tid) else {
+        count(Counter::UnmatchedReturn);
+        return;
+    };
+    // SAFETY: as in `enter`.
+    let (regs, call) = unsafe { (&*regs, &mut *call) };
+    match call.leave(regs.rsp) {
+        Return::Outermost(call) => complete(ctx, &current, &call, regs.rax, end_ns),
+        Return::Abandoned => count(Counter::Abandoned),
+        // The chained return of a function that was tail-called comes after its caller's.
+        Return::Unmatched | Return::Nested => {}
+    }
+}
+
+#[inline(always)]
+fn complete<C: EbpfContext>(ctx: &C, current: &Current, call: &OpenCall, value: u64, end_ns: u64) {
+    let described = ProbeCookie::unpack(call.cookie);
+    let duration_ns = match end_ns.checked_sub(call.start_ns) {
+        Some(duration_ns) => duration_ns,
+        None => {
+            count(Counter::ClockBackwards);
+            0
+        }
+    };
+    let signature_bytes = match call.signature_bytes(value, read_user) {
+        Ok(bytes) => bytes,
+        Err(_) => {
+            count(Counter::LengthUnreadable);
+            0
+        }
+    };
+    let algorithm = if described.has_algorithm {
+        AlgorithmId::classify(signature_bytes, call.families)
+    } else {
+        AlgorithmId::NONE
+    };
+    let outcome = call.outcome(value);
+    count(Counter::Completed);
+    histograms::record(
+        SlotKey { operation: described.operation, outcome, algorithm: algorithm.0 },
+        duration_ns,
+    );
+    let record = OperationRecord {
+        kind: kind::OPERATION,
+        probe: described.probe,
+        operation: described.operation,
+        outcome,
+        start_ns: call.start_ns,
+        duration_ns,
+        tgid: current.tgid,
+        tid: current.tid,
+        algorithm: algorithm.0,
+        signature_bytes,
+    };
+    // The reader polls: a wake-up here would be paid by the target.
+    match RECORDS.reserve::<OperationRecord>(0) {
+        Some(mut entry) => {
+            entry.write(record);
+            entry.submit(BPF_RB_NO_WAKEUP as u64);
+        }
+        None => count(Counter::LostRingFull),
+    }
+    if globals::log() {
+        debug!(
+            ctx,
+            "thread {} leaves probe {}: {} ns, outcome {}, {} bytes",
+            current.tid,
+            described.probe,
+            duration_ns,
+            outcome,
+            signature_bytes
+        );
+    }
+}
+
+/// Forgets the open call of a thread that ends.
+#[inline(always)]
+pub fn forget_thread() {
+    let Some(current) = Current::in_target() else { return };
+    if let Some(call) = OPEN_CALLS.get_ptr_mut(current.tid) {
+        // SAFETY: as in `enter`.
+        if unsafe { (*call).start_ns } != 0 {
+            count(Counter::ThreadExited);
+        }
+        let _ = OPEN_CALLS.remove(current.tid);
+    }
+}
+
+#[inline(always)]
+fn open_call(tid: u32) -> Option<*mut OpenCall> {
+    if let Some(call) = OPEN_CALLS.get_ptr_mut(tid) {
+        return Some(call);
+    }
+    let _ = OPEN_CALLS.insert(tid, OpenCall::default(), 0);
+    OPEN_CALLS.get_ptr_mut(tid)
+}
+
+/// The first six integer arguments, by the x86-64 System V calling convention.
+struct Arguments([u64; 6]);
+
+impl Arguments {
+    #[inline(always)]
+    fn read(regs: &pt_regs) -> Self {
+        // Volatile: the compiler would else compute an address inside the context and read
+        // there, which the verifier forbids.
+        macro_rules! read {
+            ($($register:ident),*) => {
+                // SAFETY: the kernel's copy of the registers.
+                Self(unsafe { [$(core::ptr::read_volatile(&raw const regs.$register)),*] })
+            };
+        }
+        read!(rdi, rsi, rdx, rcx, r8, r9)
+    }
+
+    #[inline(always)]
+    fn get(&self, index: u8) -> u64 {
+        let Self([a, b, c, d, e, f]) = *self;
+        match index {
+            0 => a,
+            1 => b,
+            2 => c,
+            3 => d,
+            4 => e,
+            _ => f,
+        }
+    }
+}
+
+/// Whether the return address at `sp` is the kernel's return trampoline, which starts a page: so
+/// it is when a function with a return probe was left by a jump to this one.
+#[inline(always)]
+fn returns_to_trampoline(sp: u64) -> bool {
+    read_user(sp, 8).is_ok_and(|address| address & 0xfff == 0)
+}
+
+#[inline(always)]
+fn read_user(address: u64, bytes: u8) -> Result<u64, i32> {
+    // SAFETY: the helper checks the address.
+    unsafe {
+        if bytes == 8 {
+            bpf_probe_read_user(address as *const u64)
+        } else {
+            bpf_probe_read_user(address as *const u32).map(u64::from)
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Counting every operation in the kernel, so that percentiles survive any loss of records.
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
+use latency_common::counter::Counter;
+use latency_common::histogram::{BUCKETS, KernelHistogram, bucket_of};
+use latency_common::record::SlotKey;
+
+use crate::counters::{add, count};
+
+/// One histogram a slot; the loader sets the size. Slot 0 takes what finds no slot of its own.
+#[map]
+static HISTOGRAMS: PerCpuArray<KernelHistogram> = PerCpuArray::with_max_entries(64, 0);
+
+/// [`SlotKey`] → slot. The same size as `HISTOGRAMS`.
+#[map]
+static HISTOGRAM_SLOTS: HashMap<u64, u32> = HashMap::with_max_entries(64, 0);
+
+/// The next free slot, and how many there are; the loader sets both.
+#[map]
+static SLOT_ALLOCATOR: Array<[u32; 2]> = Array::with_max_entries(1, 0);
+
+/// Counts one operation of `duration_ns`.
+#[inline(always)]
+pub fn record(key: SlotKey, duration_ns: u64) {
+    let slot = slot_of(key.pack());
+    if slot == 0 {
+        count(Counter::HistogramTableFull);
+    }
+    let Some(histogram) = HISTOGRAMS.get_ptr_mut(slot) else { return };
+    let bucket = core::hint::black_box(bucket_of(duration_ns));
+    if bucket >= BUCKETS {
+        return;
+    }
+    // SAFETY: a map value just looked up; the bucket is inside it.
+    unsafe {
+        add((&raw mut (*histogram).buckets).cast::<u64>().add(bucket), 1);
+        add(&raw mut (*histogram).sum_ns, duration_ns);
+        // Two programs that race here may keep the smaller of two maxima: the records have it
+        // exactly, and without records it is off by less than the bucket's width only if both
+        // were maxima within nanoseconds of each other.
+        if (*histogram).max_ns < duration_ns {
+            (*histogram).max_ns = duration_ns;
+        }
+    }
+}
+
+#[inline(always)]
+fn slot_of(key: u64) -> u32 {
+    // SAFETY: values are plain integers, never deleted.
+    if let Some(slot) = unsafe { HISTOGRAM_SLOTS.get(key) } {
+        return *slot;
+    }
+    let Some(allocator) = SLOT_ALLOCATOR.get_ptr_mut(0) else { return 0 };
+    // SAFETY: a map value just looked up.
+    let slot = unsafe {
+        let [next, slots] = *allocator;
+        if next >= slots {
+            return 0;
+        }
+        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::Relaxed }>(
+            allocator.cast::<u32>(),
+            1,
+        )
+    };
+    // Another CPU may have been first: then its slot counts, and ours stays empty.
+    let _ = HISTOGRAM_SLOTS.insert(key, slot, BPF_NOEXIST as u64);
+    // SAFETY: as above.
+    unsafe { HISTOGRAM_SLOTS.get(key) }.copied().unwrap_or(0)
+}

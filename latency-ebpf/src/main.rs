@@ -1,0 +1,69 @@
+//! The eBPF programs: small entry points over the functions of the modules, whose arithmetic and
+//! state transitions live in `latency-common` and are tested there.
+//!
+//! Uprobe programs can be preempted by one another on the same CPU: nothing here keeps scratch
+//! data in per-CPU memory, and shared counters are only added to atomically.
+#![no_std]
+#![no_main]
+#![feature(core_intrinsics)]
+#![allow(internal_features)]
+
+mod calls;
+mod counters;
+mod globals;
+mod histograms;
+mod identity;
+
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
+use aya_ebpf::macros::{raw_tracepoint, uprobe, uretprobe};
+use aya_ebpf::programs::{ProbeContext, RawTracePointContext, RetProbeContext};
+
+/// Entry of a probed function.
+#[uprobe]
+pub fn call_entry(ctx: ProbeContext) -> u32 {
+    // SAFETY: the context is the kernel's, valid for this program's run.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    calls::enter(&ctx, ctx.regs, cookie);
+    0
+}
+
+/// Return of a probed function.
+#[uretprobe]
+pub fn call_return(ctx: RetProbeContext) -> u32 {
+    calls::leave(&ctx, ctx.regs);
+    0
+}
+
+/// Both, where the kernel has uprobe sessions: one program sees the entry and the return, and
+/// returning 1 from the entry spares a nested call its return probe.
+#[uprobe]
+pub fn call_session(ctx: ProbeContext) -> u32 {
+    // SAFETY: as above; `regs` points to the kernel's copy of the registers.
+    let (function_ip, ip) = unsafe { (bpf_get_func_ip(ctx.as_ptr()), (*ctx.regs).rip) };
+    if function_ip != ip {
+        calls::leave(&ctx, ctx.regs);
+        return 0;
+    }
+    // SAFETY: as above.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    calls::enter(&ctx, ctx.regs, cookie) as u32
+}
+
+/// A thread ends: forget its open call.
+#[raw_tracepoint(tracepoint = "sched_process_exit")]
+pub fn thread_exit(_ctx: RawTracePointContext) -> i32 {
+    calls::forget_thread();
+    0
+}
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo) -> ! {
+    // SAFETY: nothing here can panic; the verifier refuses a program that could get here.
+    unsafe { core::hint::unreachable_unchecked() }
+}
+
+/// Tracing needs helpers that the kernel gives to GPL-compatible programs only.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

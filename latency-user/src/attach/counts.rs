@@ -1,0 +1,146 @@
+//! Reading the kernel side's counts.
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapError, PerCpuArray};
+use latency_common::algorithm::AlgorithmId;
+use latency_common::counter::Counter;
+use latency_common::histogram::{BUCKETS, KernelHistogram};
+use latency_common::operation::OpenCall;
+use latency_common::record::SlotKey;
+
+use super::AttachError;
+
+/// What the kernel side counted, summed over CPUs.
+#[derive(Clone, Debug, Default)]
+pub struct KernelCounts {
+    /// By [`Counter`], in the order of its ids.
+    pub counters: [u64; Counter::COUNT as usize],
+    /// Entries seen by each probe of the plan.
+    pub probe_hits: Vec<u64>,
+    /// The histograms in use.
+    pub slots: Vec<SlotCounts>,
+    /// Calls open now.
+    pub in_progress: u64,
+}
+
+/// One histogram, summed over CPUs.
+#[derive(Clone, Debug)]
+pub struct SlotCounts {
+    /// What it counts.
+    pub key: SlotKey,
+    /// Sum of the durations in nanoseconds.
+    pub sum_ns: u64,
+    /// The longest duration in nanoseconds.
+    pub max_ns: u64,
+    /// Count per bucket; see [`latency_common::histogram`].
+    pub buckets: Vec<u64>,
+}
+
+impl KernelCounts {
+    /// The value of one counter.
+    pub const fn get(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
+    }
+}
+
+/// The histogram of what found no slot of its own.
+const OVERFLOW_SLOT: u32 = 0;
+
+/// The key under which [`OVERFLOW_SLOT`] is reported.
+const OVERFLOW_KEY: SlotKey =
+    SlotKey { operation: u8::MAX, outcome: 0, algorithm: AlgorithmId::OTHER.0 };
+
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Histogram(KernelHistogram);
+// SAFETY: integers only, without padding, and any bits are valid.
+unsafe impl aya::Pod for Histogram {}
+
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Open(OpenCall);
+// SAFETY: integers and named padding only, and any bits are valid.
+unsafe impl aya::Pod for Open {}
+
+fn broken(name: &str, error: &MapError) -> AttachError {
+    AttachError::Object(format!("the map {name} cannot be used: {error}"))
+}
+
+macro_rules! open {
+    ($type:ident, $ebpf:expr, $name:literal) => {{
+        let map = $ebpf
+            .map($name)
+            .ok_or_else(|| AttachError::Object(concat!("the map ", $name, " is missing").into()))?;
+        $type::try_from(map).map_err(|error| broken($name, &error))?
+    }};
+}
+
+/// Sets the slot allocator: slot 0 is for what finds no slot of its own.
+pub fn prepare(ebpf: &mut Ebpf, slots: u32) -> Result<(), AttachError> {
+    const NAME: &str = "SLOT_ALLOCATOR";
+    let map = ebpf
+        .map_mut(NAME)
+        .ok_or_else(|| AttachError::Object(format!("the map {NAME} is missing")))?;
+    let mut allocator: Array<_, [u32; 2]> =
+        Array::try_from(map).map_err(|error| broken(NAME, &error))?;
+    allocator.set(0, [OVERFLOW_SLOT + 1, slots], 0).map_err(|error| broken(NAME, &error))
+}
+
+/// Reads everything.
+pub fn read(ebpf: &Ebpf, slots: u32) -> Result<KernelCounts, AttachError> {
+    let mut counts = KernelCounts::default();
+    let counters: PerCpuArray<_, u64> = open!(PerCpuArray, ebpf, "COUNTERS");
+    for (counter, value) in Counter::ALL.into_iter().zip(&mut counts.counters) {
+        *value = sum(&counters, counter as u32, "COUNTERS")?;
+    }
+    let hits: PerCpuArray<_, u64> = open!(PerCpuArray, ebpf, "PROBE_HITS");
+    for probe in 0..super::MAX_PROBES {
+        counts.probe_hits.push(sum(&hits, probe, "PROBE_HITS")?);
+    }
+    let keys: HashMap<_, u64, u32> = open!(HashMap, ebpf, "HISTOGRAM_SLOTS");
+    let mut used = vec![(OVERFLOW_KEY, OVERFLOW_SLOT)];
+    for entry in keys.iter() {
+        let (key, slot) = entry.map_err(|error| broken("HISTOGRAM_SLOTS", &error))?;
+        used.push((SlotKey::unpack(key), slot));
+    }
+    let histograms: PerCpuArray<_, Histogram> = open!(PerCpuArray, ebpf, "HISTOGRAMS");
+    for (key, slot) in used.into_iter().filter(|(_, slot)| *slot < slots) {
+        let mut summed = SlotCounts { key, sum_ns: 0, max_ns: 0, buckets: vec![0; BUCKETS] };
+        let values = histograms.get(&slot, 0).map_err(|error| broken("HISTOGRAMS", &error))?;
+        for Histogram(one) in values.iter() {
+            summed.sum_ns = summed.sum_ns.saturating_add(one.sum_ns);
+            summed.max_ns = summed.max_ns.max(one.max_ns);
+            for (total, count) in summed.buckets.iter_mut().zip(&one.buckets) {
+                *total += count;
+            }
+        }
+        if summed.buckets.iter().any(|count| *count != 0) {
+            counts.slots.push(summed);
+        }
+    }
+    counts.slots.sort_by_key(|slot| slot.key);
+    let open: HashMap<_, u32, Open> = open!(HashMap, ebpf, "OPEN_CALLS");
+    counts.in_progress = open
+        .iter()
+        .filter(|entry| matches!(entry, Ok((_, Open(call))) if call.start_ns != 0))
+        .count() as u64;
+    Ok(counts)
+}
+
+/// Reads only the completed calls and the lost records.
+pub fn completed_and_lost(ebpf: &Ebpf) -> Result<(u64, u64), AttachError> {
+    let counters: PerCpuArray<_, u64> = open!(PerCpuArray, ebpf, "COUNTERS");
+    Ok((
+        sum(&counters, Counter::Completed as u32, "COUNTERS")?,
+        sum(&counters, Counter::LostRingFull as u32, "COUNTERS")?,
+    ))
+}
+
+fn sum<T: std::borrow::Borrow<aya::maps::MapData>>(
+    array: &PerCpuArray<T, u64>,
+    index: u32,
+    name: &str,
+) -> Result<u64, AttachError> {
+    let values = array.get(&index, 0).map_err(|error| broken(name, &error))?;
+    Ok(values.iter().sum())
+}

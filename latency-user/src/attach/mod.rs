@@ -1,0 +1,366 @@
+//! Loading the eBPF object, attaching its programs to the target, and detaching them on drop.
+
+mod counts;
+mod object;
+mod syscalls;
+
+use std::fs::File;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aya::maps::{Array, MapData, RingBuf};
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
+use aya::programs::{RawTracePoint, UProbe};
+use aya::{Ebpf, EbpfLoader};
+use thiserror::Error;
+
+pub use counts::{KernelCounts, SlotCounts};
+pub use syscalls::ProgramRuns;
+
+/// The eBPF object, built from `latency-ebpf`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("LATENCY_BPF_OBJECT"));
+
+/// Histogram slots: one for each (operation, algorithm, outcome) that occurs.
+const HISTOGRAM_SLOTS: u32 = 96;
+
+/// How much kernel memory the per-CPU histograms may take, in bytes; on machines with many CPUs
+/// there are fewer slots.
+const HISTOGRAM_BUDGET_BYTES: usize = 64 << 20;
+
+/// Most probes that one session can hold; the cookie has 12 bits for the index.
+pub const MAX_PROBES: u32 = 512;
+
+/// Why the target could not be traced.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// The caller lacks the rights.
+    #[error(
+        "the kernel refused {action} ({source}): this needs root, or CAP_BPF and CAP_PERFMON \
+         (before Linux 5.8: CAP_SYS_ADMIN); run it with sudo{lockdown}"
+    )]
+    NotPermitted {
+        /// What was refused.
+        action: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+        /// More to say when kernel lockdown is on.
+        lockdown: &'static str,
+    },
+    /// The kernel refused for another reason.
+    #[error("the kernel refused {action}: {source}{hint}")]
+    Refused {
+        /// What was refused.
+        action: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+        /// What may help.
+        hint: &'static str,
+    },
+    /// The eBPF object does not load.
+    #[error("the eBPF object could not be loaded: {0}")]
+    Object(String),
+    /// The kernel's verifier rejected a program.
+    #[error(
+        "the kernel's verifier rejected the program `{program}` ({source}); please report this \
+         with `uname -r` and the log:\n{log}"
+    )]
+    Verifier {
+        /// The program.
+        program: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+        /// The end of the verifier's log.
+        log: String,
+    },
+}
+
+/// How function entries and returns are probed; the best that the kernel has is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// One link, one program for entry and return; a nested call pays no return probe
+    /// (Linux 6.13 and later).
+    Session,
+    /// Two links for all probes of a file (Linux 6.6 and later).
+    Multi,
+    /// Two perf events a probe, as every kernel has them; detaching takes about 0.1 s each.
+    Perf,
+}
+
+impl Mode {
+    /// Every mode, the best first.
+    pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
+
+    /// The mode's name, as `LATENCY_ATTACH_MODE` takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Session => "uprobe-session",
+            Self::Multi => "uprobe-multi",
+            Self::Perf => "perf-uprobe",
+        }
+    }
+}
+
+/// What the programs must know before they are loaded.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The target process.
+    pub pid: u32,
+    /// Size of the ring buffer in bytes: a power of two, at least a page.
+    pub ring_bytes: u32,
+    /// Whether the programs log (`-v`).
+    pub log: bool,
+    /// Number of the target's threads, for the size of the thread table.
+    pub threads: u32,
+    /// The modes to try, in order.
+    pub modes: Vec<Mode>,
+}
+
+/// One probe to attach.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// Offset of the probed instruction in the file, in bytes.
+    pub offset: u64,
+    /// The packed [`latency_common::probe::ProbeCookie`].
+    pub cookie: u64,
+}
+
+/// The loaded programs and their links. Dropping it detaches everything.
+pub struct Session {
+    ebpf: Ebpf,
+    object: object::Programs,
+    settings: Settings,
+    mode: Option<Mode>,
+    links: Vec<OwnedFd>,
+    perf_links: usize,
+    logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
+    slots: u32,
+}
+
+impl Session {
+    /// Loads the object: creates the maps, and the program that watches threads end. No probe is
+    /// attached yet.
+    ///
+    /// # Errors
+    /// Missing rights, a kernel without a needed feature, or a verifier's refusal.
+    pub fn load(settings: Settings) -> Result<Self, AttachError> {
+        let cpus = aya::util::nr_cpus().map_err(|(path, source)| AttachError::Refused {
+            action: format!("to tell the number of CPUs ({path})"),
+            source,
+            hint: "; is /sys mounted?",
+        })?;
+        let slot_bytes = size_of::<latency_common::histogram::KernelHistogram>() * cpus;
+        let slots = (HISTOGRAM_BUDGET_BYTES / slot_bytes).clamp(16, HISTOGRAM_SLOTS as usize);
+        let slots = slots as u32;
+        let threads = settings.threads.saturating_mul(4).clamp(4096, 262_144);
+        let (namespace_device, namespace_inode) = pid_namespace();
+        let log = u32::from(settings.log);
+        let mut ebpf = EbpfLoader::new()
+            .btf(None)
+            .override_global("TARGET_TGID", &settings.pid, true)
+            .override_global("PID_NAMESPACE_DEVICE", &namespace_device, true)
+            .override_global("PID_NAMESPACE_INODE", &namespace_inode, true)
+            .override_global("LOG", &log, true)
+            .map_max_entries("RECORDS", settings.ring_bytes)
+            .map_max_entries("OPEN_CALLS", threads)
+            .map_max_entries("PROBE_HITS", MAX_PROBES)
+            .map_max_entries("HISTOGRAMS", slots)
+            .map_max_entries("HISTOGRAM_SLOTS", slots)
+            .load(OBJECT)
+            .map_err(object::explain)?;
+        let object = object::Programs::parse(OBJECT, &ebpf)?;
+        counts::prepare(&mut ebpf, slots)?;
+        let logger = if settings.log {
+            let logger: &'static dyn log::Log = log::logger();
+            Some(aya_log::EbpfLogger::init_with_logger(&mut ebpf, logger).map_err(|error| {
+                AttachError::Object(format!("the log of the kernel side: {error}"))
+            })?)
+        } else {
+            None
+        };
+        let watcher: &mut RawTracePoint = object::program(&mut ebpf, "thread_exit")?;
+        watcher
+            .load()
+            .and_then(|()| watcher.attach("sched_process_exit").map(drop))
+            .map_err(|error| object::explain_program("thread_exit", error))?;
+        let mut session = Self {
+            ebpf,
+            object,
+            settings,
+            mode: None,
+            links: Vec::new(),
+            perf_links: 0,
+            logger,
+            slots,
+        };
+        session.set_taking(true)?;
+        Ok(session)
+    }
+
+    /// The ring buffer of records; once.
+    ///
+    /// # Errors
+    /// It was taken before, or cannot be mapped.
+    pub fn take_ring(&mut self) -> Result<RingBuf<MapData>, AttachError> {
+        let map = self
+            .ebpf
+            .take_map("RECORDS")
+            .ok_or_else(|| AttachError::Object("the map RECORDS is missing".into()))?;
+        RingBuf::try_from(map).map_err(|error| AttachError::Object(error.to_string()))
+    }
+
+    /// The kernel side's log, when it was asked for; once. Reading it is the caller's task.
+    pub fn take_logger(&mut self) -> Option<aya_log::EbpfLogger<&'static dyn log::Log>> {
+        self.logger.take()
+    }
+
+    /// The mode in use, once something is attached.
+    pub const fn mode(&self) -> Option<Mode> {
+        self.mode
+    }
+
+    /// Attaches probes to one file, for the target's threads alone.
+    ///
+    /// # Errors
+    /// The kernel refused in every mode that was to be tried.
+    pub fn attach(&mut self, file: &File, sites: &[Site]) -> Result<(), AttachError> {
+        if sites.is_empty() {
+            return Ok(());
+        }
+        // The file is attached by the inode that is open, whatever its path leads to now.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let modes = match self.mode {
+            Some(mode) => vec![mode],
+            None => self.settings.modes.clone(),
+        };
+        let mut refusal = None;
+        for mode in modes {
+            let result = match mode {
+                Mode::Session => self.attach_multi(&path, sites, object::SESSION),
+                Mode::Multi => self.attach_multi(&path, sites, object::MULTI),
+                Mode::Perf => self.attach_perf(&path, sites),
+            };
+            match result {
+                Ok(()) => {
+                    self.mode = Some(mode);
+                    return Ok(());
+                }
+                // Older kernels do not know the attach type: the next mode may do.
+                Err(error) => {
+                    log::debug!("{} is not to be had: {error}", mode.name());
+                    refusal = Some(error);
+                }
+            }
+        }
+        Err(refusal.unwrap_or_else(|| AttachError::Object("no attach mode to try".into())))
+    }
+
+    fn attach_multi(
+        &mut self,
+        path: &std::path::Path,
+        sites: &[Site],
+        kinds: &[object::Kind],
+    ) -> Result<(), AttachError> {
+        let mut links = Vec::new();
+        // Return probes first: an entry whose return is not seen yet would stay open.
+        for kind in kinds {
+            let program = self.object.load(*kind)?;
+            links.push(syscalls::attach_uprobe_multi(
+                program,
+                kind.attach_type,
+                kind.is_return,
+                path,
+                self.settings.pid,
+                sites,
+            )?);
+        }
+        self.links.extend(links);
+        Ok(())
+    }
+
+    fn attach_perf(&mut self, path: &std::path::Path, sites: &[Site]) -> Result<(), AttachError> {
+        let pid = std::num::NonZeroU32::new(self.settings.pid)
+            .ok_or_else(|| AttachError::Object("PID 0 cannot be traced".into()))?;
+        for name in ["call_return", "call_entry"] {
+            let program: &mut UProbe = object::program(&mut self.ebpf, name)?;
+            match program.load() {
+                Ok(()) | Err(aya::programs::ProgramError::AlreadyLoaded) => {}
+                Err(error) => return Err(object::explain_program(name, error)),
+            }
+            for site in sites {
+                let point = UProbeAttachPoint {
+                    location: UProbeAttachLocation::AbsoluteOffset(site.offset),
+                    cookie: Some(site.cookie),
+                };
+                program
+                    .attach(point, path, UProbeScope::OneProcess(pid))
+                    .map_err(|error| object::explain_program(name, error))?;
+                self.perf_links += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether new calls are taken. Once cleared, open calls still complete, and the counts stand
+    /// still soon after.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn set_taking(&mut self, taking: bool) -> Result<(), AttachError> {
+        let map = self
+            .ebpf
+            .map_mut("TAKING")
+            .ok_or_else(|| AttachError::Object("the map TAKING is missing".into()))?;
+        let mut array: Array<_, u32> =
+            Array::try_from(map).map_err(|error| AttachError::Object(error.to_string()))?;
+        array.set(0, u32::from(taking), 0).map_err(|error| AttachError::Object(error.to_string()))
+    }
+
+    /// What the kernel counted so far.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    pub fn counts(&self) -> Result<KernelCounts, AttachError> {
+        counts::read(&self.ebpf, self.slots)
+    }
+
+    /// Only the number of completed calls and of lost records: cheap enough for a live line.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    pub fn completed_and_lost(&self) -> Result<(u64, u64), AttachError> {
+        counts::completed_and_lost(&self.ebpf)
+    }
+
+    /// Runs and time of each program so far. Times are counted only while the kernel's
+    /// `kernel.bpf_stats_enabled` is 1.
+    pub fn program_runs(&self) -> ProgramRuns {
+        let mut runs = self.object.runs();
+        for (_, program) in self.ebpf.programs() {
+            if let Ok(fd) = program.fd() {
+                runs.add(syscalls::program_runs(fd));
+            }
+        }
+        runs
+    }
+
+    /// How long detaching is going to take, about: the kernel waits for grace periods, once a
+    /// link or perf event, one after another.
+    pub fn detach_estimate(&self) -> Duration {
+        Duration::from_millis(107) * (self.links.len() + self.perf_links) as u32
+    }
+}
+
+/// Device and inode of our PID namespace, or zeros for the initial one, where the kernel's own
+/// ids are ours.
+fn pid_namespace() -> (u64, u64) {
+    use std::os::linux::fs::MetadataExt as _;
+    /// The initial PID namespace's inode, fixed since Linux 3.8 (include/linux/proc_ns.h).
+    const INITIAL_INODE: u64 = 0xeffffffc;
+    match std::fs::metadata("/proc/self/ns/pid") {
+        Ok(metadata) if metadata.st_ino() != INITIAL_INODE => {
+            (metadata.st_dev(), metadata.st_ino())
+        }
+        _ => (0, 0),
+    }
+}

@@ -1,0 +1,214 @@
+//! The programs that aya 0.14 cannot attach: its uprobes go through perf events, one by one. Here
+//! the same object is relocated by `aya-obj` against the maps that aya created, and loaded for
+//! uprobe-multi links.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+
+use aya::maps::Map;
+use aya::programs::ProgramError;
+use aya::{Ebpf, EbpfError};
+use aya_obj::Object;
+
+use super::AttachError;
+use super::syscalls::{self, ProgramRuns};
+
+/// `BPF_TRACE_UPROBE_MULTI` and `BPF_TRACE_UPROBE_SESSION` of include/uapi/linux/bpf.h; the
+/// bindings of aya-obj 0.3 have only the first.
+const UPROBE_MULTI: u32 = 48;
+const UPROBE_SESSION: u32 = 57;
+
+/// A program, and how it is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Kind {
+    /// Its function's name.
+    pub name: &'static str,
+    /// The attach type it is loaded for.
+    pub attach_type: u32,
+    /// Whether it runs at returns.
+    pub is_return: bool,
+}
+
+/// What [`super::Mode::Session`] loads.
+pub const SESSION: &[Kind] =
+    &[Kind { name: "call_session", attach_type: UPROBE_SESSION, is_return: false }];
+
+/// What [`super::Mode::Multi`] loads.
+pub const MULTI: &[Kind] = &[
+    Kind { name: "call_return", attach_type: UPROBE_MULTI, is_return: true },
+    Kind { name: "call_entry", attach_type: UPROBE_MULTI, is_return: false },
+];
+
+/// The object's programs, relocated, and those loaded so far.
+pub struct Programs {
+    object: Object,
+    loaded: HashMap<Kind, OwnedFd>,
+}
+
+impl Programs {
+    /// Parses the object and relocates it to `ebpf`'s maps.
+    pub fn parse(bytes: &[u8], ebpf: &Ebpf) -> Result<Self, AttachError> {
+        let broken = |error: &dyn std::fmt::Display| AttachError::Object(error.to_string());
+        let mut object = Object::parse(bytes).map_err(|error| broken(&error))?;
+        let fds: HashMap<&str, RawFd> =
+            ebpf.maps().filter_map(|(name, map)| Some((name, map_fd(map)?))).collect();
+        let text_sections: HashSet<usize> =
+            object.functions.keys().map(|(section, _)| *section).collect();
+        let maps: Vec<_> = object
+            .maps
+            .iter()
+            .map(|(name, map)| Some((name.clone(), *fds.get(name.as_str())?, map.clone())))
+            .collect::<Option<_>>()
+            .ok_or_else(|| AttachError::Object("a map of the object was not created".into()))?;
+        object
+            .relocate_maps(
+                maps.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)),
+                &text_sections,
+            )
+            .map_err(|error| broken(&error))?;
+        object.relocate_calls(&text_sections).map_err(|error| broken(&error))?;
+        Ok(Self { object, loaded: HashMap::new() })
+    }
+
+    /// Loads a program into the kernel, once.
+    pub fn load(&mut self, kind: Kind) -> Result<BorrowedFd<'_>, AttachError> {
+        if !self.loaded.contains_key(&kind) {
+            let function = self
+                .object
+                .programs
+                .get(kind.name)
+                .and_then(|program| {
+                    self.object.functions.get(&(program.section_index, program.address))
+                })
+                .ok_or_else(|| {
+                    AttachError::Object(format!("the program {} is missing", kind.name))
+                })?;
+            let fd = syscalls::load_kprobe_program(
+                kind.name,
+                &function.instructions,
+                &self.object.license,
+                kind.attach_type,
+            )?;
+            self.loaded.insert(kind, fd);
+        }
+        match self.loaded.get(&kind) {
+            Some(fd) => Ok(fd.as_fd()),
+            None => Err(AttachError::Object(format!("the program {} is missing", kind.name))),
+        }
+    }
+
+    /// Runs of all programs loaded here.
+    pub fn runs(&self) -> ProgramRuns {
+        let mut runs = ProgramRuns::default();
+        for fd in self.loaded.values() {
+            runs.add(syscalls::program_runs(fd));
+        }
+        runs
+    }
+}
+
+/// A program of aya's by its name and type.
+pub fn program<'a, T>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut T, AttachError>
+where
+    &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    ebpf.program_mut(name)
+        .ok_or_else(|| AttachError::Object(format!("the program {name} is missing")))?
+        .try_into()
+        .map_err(|error: ProgramError| explain_program(name, error))
+}
+
+fn map_fd(map: &Map) -> Option<RawFd> {
+    match map {
+        Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::RingBuf(data) => {
+            Some(data.fd().as_fd().as_raw_fd())
+        }
+        _ => None,
+    }
+}
+
+/// An error of the kernel's with what it means.
+pub fn refused(action: String, source: io::Error) -> AttachError {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            AttachError::NotPermitted { action, source, lockdown: lockdown() }
+        }
+        Some(libc::ENOMEM) => AttachError::Refused {
+            action,
+            source,
+            hint: "; memory or the memlock limit ran out: try a smaller --ring-size, or \
+                   `ulimit -l unlimited`",
+        },
+        Some(libc::EMFILE | libc::ENFILE) => AttachError::Refused {
+            action,
+            source,
+            hint: "; too many open files: raise `ulimit -n`",
+        },
+        Some(libc::ESRCH) => {
+            AttachError::Refused { action, source, hint: "; the target has ended" }
+        }
+        _ => AttachError::Refused { action, source, hint: "" },
+    }
+}
+
+/// What kernel lockdown adds to a refusal.
+fn lockdown() -> &'static str {
+    match std::fs::read_to_string("/sys/kernel/security/lockdown") {
+        Ok(text) if text.contains("[confidentiality]") => {
+            "; kernel lockdown is in confidentiality mode, which forbids tracing: boot without it"
+        }
+        _ => "",
+    }
+}
+
+/// aya's load errors, with the kernel's answer where there is one.
+pub fn explain(error: EbpfError) -> AttachError {
+    match os_error(&error) {
+        Some(source) => refused("to create the maps".into(), source),
+        None => AttachError::Object(chain(&error)),
+    }
+}
+
+/// aya's program errors, likewise.
+pub fn explain_program(name: &str, error: ProgramError) -> AttachError {
+    if let ProgramError::LoadError { io_error, verifier_log } = error {
+        if matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+            && verifier_log.to_string().is_empty()
+        {
+            return refused(format!("to load the program `{name}`"), io_error);
+        }
+        return AttachError::Verifier {
+            program: name.into(),
+            source: io_error,
+            log: syscalls::end_of_log(&verifier_log.to_string()),
+        };
+    }
+    match os_error(&error) {
+        Some(source) => refused(format!("to attach the program `{name}`"), source),
+        None => AttachError::Object(chain(&error)),
+    }
+}
+
+fn os_error(error: &(dyn std::error::Error + 'static)) -> Option<io::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(code) = error.downcast_ref::<io::Error>().and_then(std::io::Error::raw_os_error)
+        {
+            return Some(io::Error::from_raw_os_error(code));
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        next = error.source();
+    }
+    text
+}

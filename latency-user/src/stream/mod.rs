@@ -1,0 +1,54 @@
+//! Draining the ring buffer and decoding its records. The reader polls: a wake-up for each record
+//! would be paid by the target.
+
+mod decode;
+
+use std::borrow::Borrow;
+
+use aya::maps::{MapData, RingBuf};
+use latency_common::record::OperationRecord;
+
+pub use decode::{DecodeError, Record, decode};
+
+/// The reader's end of the ring buffer.
+pub struct Stream<T> {
+    ring: RingBuf<T>,
+    received: u64,
+    undecodable: u64,
+}
+
+impl<T: Borrow<MapData>> Stream<T> {
+    /// Reads from `ring`.
+    pub const fn new(ring: RingBuf<T>) -> Self {
+        Self { ring, received: 0, undecodable: 0 }
+    }
+
+    /// Takes everything that is there, at most `limit` records; returns how many it took.
+    pub fn drain(&mut self, limit: usize, mut take: impl FnMut(&OperationRecord)) -> usize {
+        let mut taken = 0;
+        while taken < limit
+            && let Some(item) = self.ring.next()
+        {
+            taken += 1;
+            match decode(&item) {
+                Ok(Record::Operation(record)) => {
+                    self.received += 1;
+                    take(&record);
+                }
+                Ok(Record::Unknown(_)) | Err(_) => self.undecodable += 1,
+            }
+        }
+        taken
+    }
+
+    /// Operation records received so far.
+    pub const fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Records of an unknown kind or a wrong length so far: none, unless the object and the
+    /// loader do not belong together.
+    pub const fn undecodable(&self) -> u64 {
+        self.undecodable
+    }
+}
