@@ -130,15 +130,16 @@ pub struct Session {
     ebpf: Ebpf,
     object: object::Programs,
     settings: Settings,
-    mode: Option<Mode>,
+    mode: Mode,
     links: Vec<OwnedFd>,
     perf_links: usize,
+    watching: bool,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     slots: u32,
 }
 
 impl Session {
-    /// Loads the object: creates the maps, and the program that watches threads end. No probe is
+    /// Loads the object: creates the maps, chooses the mode, loads the programs. Nothing is
     /// attached yet.
     ///
     /// # Errors
@@ -179,22 +180,43 @@ impl Session {
             None
         };
         let watcher: &mut RawTracePoint = object::program(&mut ebpf, "thread_exit")?;
-        watcher
-            .load()
-            .and_then(|()| watcher.attach("sched_process_exit").map(drop))
-            .map_err(|error| object::explain_program("thread_exit", error))?;
+        watcher.load().map_err(|error| object::explain_program("thread_exit", error))?;
         let mut session = Self {
             ebpf,
             object,
             settings,
-            mode: None,
+            mode: Mode::Perf,
             links: Vec::new(),
             perf_links: 0,
+            watching: false,
             logger,
             slots,
         };
         session.set_taking(true)?;
+        session.mode = session.choose_mode()?;
         Ok(session)
+    }
+
+    /// The first of the wanted modes that this kernel has.
+    fn choose_mode(&mut self) -> Result<Mode, AttachError> {
+        for mode in self.settings.modes.clone() {
+            let kinds = match mode {
+                Mode::Session => object::SESSION,
+                Mode::Multi => object::MULTI,
+                Mode::Perf => return Ok(mode),
+            };
+            let mut supported = true;
+            for kind in kinds {
+                let attach_type = kind.attach_type;
+                let program = self.object.load(*kind)?;
+                supported &= syscalls::has_uprobe_multi(program, attach_type);
+            }
+            if supported {
+                return Ok(mode);
+            }
+            log::debug!("this kernel has no {}", mode.name());
+        }
+        Err(AttachError::Object("this kernel has none of the attach modes asked for".into()))
     }
 
     /// The ring buffer of records; once.
@@ -214,8 +236,8 @@ impl Session {
         self.logger.take()
     }
 
-    /// The mode in use, once something is attached.
-    pub const fn mode(&self) -> Option<Mode> {
+    /// How probes are attached.
+    pub const fn mode(&self) -> Mode {
         self.mode
     }
 
@@ -227,32 +249,20 @@ impl Session {
         if sites.is_empty() {
             return Ok(());
         }
+        if !self.watching {
+            let watcher: &mut RawTracePoint = object::program(&mut self.ebpf, "thread_exit")?;
+            watcher
+                .attach("sched_process_exit")
+                .map_err(|error| object::explain_program("thread_exit", error))?;
+            self.watching = true;
+        }
         // The file is attached by the inode that is open, whatever its path leads to now.
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let modes = match self.mode {
-            Some(mode) => vec![mode],
-            None => self.settings.modes.clone(),
-        };
-        let mut refusal = None;
-        for mode in modes {
-            let result = match mode {
-                Mode::Session => self.attach_multi(&path, sites, object::SESSION),
-                Mode::Multi => self.attach_multi(&path, sites, object::MULTI),
-                Mode::Perf => self.attach_perf(&path, sites),
-            };
-            match result {
-                Ok(()) => {
-                    self.mode = Some(mode);
-                    return Ok(());
-                }
-                // Older kernels do not know the attach type: the next mode may do.
-                Err(error) => {
-                    log::debug!("{} is not to be had: {error}", mode.name());
-                    refusal = Some(error);
-                }
-            }
+        match self.mode {
+            Mode::Session => self.attach_multi(&path, sites, object::SESSION),
+            Mode::Multi => self.attach_multi(&path, sites, object::MULTI),
+            Mode::Perf => self.attach_perf(&path, sites),
         }
-        Err(refusal.unwrap_or_else(|| AttachError::Object("no attach mode to try".into())))
     }
 
     fn attach_multi(
