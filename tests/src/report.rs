@@ -57,7 +57,8 @@ impl Report {
     #[track_caller]
     pub fn row(&self, operation: &str, algorithm: &str) -> Row<'_> {
         let rows = self.json["operations"].as_array().expect("operations");
-        let found = rows.iter().find(|r| r["operation"] == operation && r["algorithm"] == algorithm);
+        let found =
+            rows.iter().find(|r| r["operation"] == operation && r["algorithm"] == algorithm);
         Row(found.unwrap_or_else(|| panic!("no {operation} {algorithm} in {rows:#?}")))
     }
 

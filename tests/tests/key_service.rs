@@ -86,8 +86,7 @@ fn full_load_is_counted() {
 #[test]
 fn failures_are_labelled() {
     let _machine = exclusive();
-    let mut service =
-        Workload::key_service(&["--threads", "2", "--count", "150", "--tamper", "7"]);
+    let mut service = Workload::key_service(&["--threads", "2", "--count", "150", "--tamper", "7"]);
     let tracer = Tracer::attach(service.pid(), &[]);
     let truth = service.work();
     let report = tracer.stop().report();

@@ -91,14 +91,12 @@ fn wrong_arguments_and_lost_tests() {
         ("tiny", &[]),
     ] {
         let program = build(name, Build::Shared);
-        let finished =
-            Process::run(Command::new(program).args(arguments), Duration::from_secs(10));
+        let finished = Process::run(Command::new(program).args(arguments), Duration::from_secs(10));
         assert!(!finished.status.success(), "{name} {arguments:?}");
         assert!(!finished.stderr.is_empty(), "{name} {arguments:?}");
     }
     // `run` closes stdin at once: nobody will ever give the word.
     let mut waiting = Command::new(build("signloop", Build::Shared));
-    let finished =
-        Process::run(waiting.args(["ed25519", "1", "--wait"]), Duration::from_secs(10));
+    let finished = Process::run(waiting.args(["ed25519", "1", "--wait"]), Duration::from_secs(10));
     assert!(!finished.status.success());
 }
