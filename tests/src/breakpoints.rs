@@ -63,3 +63,48 @@ impl<'a> Mapping<'a> {
 fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Never called: what it says does not matter, what lies at its address does.
+    #[inline(never)]
+    fn to_be_changed() -> u32 {
+        std::hint::black_box(7)
+    }
+
+    /// Check that one changed byte of code is found, at its offset in the file.
+    #[test]
+    fn finds_a_changed_byte() {
+        // The kernel lets root alone open the files of mappings.
+        // SAFETY: geteuid takes nothing and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            crate::skip!("finds_a_changed_byte", "not root");
+        }
+        let pid = std::process::id();
+        assert_eq!(breakpoints(pid), [""; 0]);
+        let function: fn() -> u32 = std::hint::black_box(to_be_changed);
+        let memory = File::options().write(true).open("/proc/self/mem").unwrap();
+        memory.write_at(&[0xcc], function as usize as u64).unwrap();
+        let found = breakpoints(pid);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let exe = std::env::current_exe().unwrap();
+        assert!(found[0].starts_with(&format!("{}+0x", exe.display())), "{found:?}");
+    }
+
+    /// Check that lines of /proc/PID/maps are read, and data, anonymous and odd ones left out.
+    #[test]
+    fn mappings() {
+        let code =
+            "7f00-8f00 r-xp 00002000 fe:00 1234                 /a folder/lib x.so (deleted)";
+        let mapping = Mapping::parse(code).unwrap();
+        assert_eq!((mapping.start, mapping.bytes, mapping.offset), (0x7f00, 0x1000, 0x2000));
+        assert_eq!(mapping.path, "/a folder/lib x.so (deleted)");
+        for other in
+            ["1-2 rw-p 0 0:0 1 /lib/x.so", "1-2 r-xp 0 0:0 0 [vdso]", "1-2 r-xp 0 0:0 0 ", "", "x"]
+        {
+            assert!(Mapping::parse(other).is_none(), "{other:?}");
+        }
+    }
+}
