@@ -28,8 +28,8 @@ const HISTOGRAM_SLOTS: u32 = 96;
 /// there are fewer slots.
 const HISTOGRAM_BUDGET_BYTES: usize = 64 << 20;
 
-/// Most probes that one session can hold; the cookie has 12 bits for the index.
-pub const MAX_PROBES: u32 = 512;
+/// Most probes that one session can hold.
+const MAX_PROBES: u32 = crate::plan::MAX_PROBES as u32;
 
 /// Why the target could not be traced.
 #[derive(Debug, Error)]
@@ -326,12 +326,12 @@ impl Session {
         array.set(0, u32::from(taking), 0).map_err(|error| AttachError::Object(error.to_string()))
     }
 
-    /// What the kernel counted so far.
+    /// What the kernel counted so far; the hits of the first `probes` probes.
     ///
     /// # Errors
     /// A map cannot be read.
-    pub fn counts(&self) -> Result<KernelCounts, AttachError> {
-        counts::read(&self.ebpf, self.slots)
+    pub fn counts(&self, probes: usize) -> Result<KernelCounts, AttachError> {
+        counts::read(&self.ebpf, self.slots, (probes as u32).min(MAX_PROBES))
     }
 
     /// Only the number of completed calls and of lost records: cheap enough for a live line.

@@ -1,19 +1,17 @@
 //! `latency record`: look at the target, plan, attach, drain until the end, report, detach.
 
 use std::ffi::OsString;
-use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use aya::maps::MapData;
-use latency_common::counter::Counter;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::args::{Format, RecordArgs};
+use super::args::RecordArgs;
 use super::command::{self, Started};
 use super::live::{Live, Printer};
 use super::report::{render, write_report};
@@ -70,7 +68,7 @@ pub fn look(pid: u32, user_probes: &[String], probe_all: bool) -> Result<(Target
     };
     let wanted = options.wanted();
     let target = Target::open(pid, wanted)?;
-    let plan = Plan::new(&target.files, options)?;
+    let plan = Plan::new(&target.files, &options)?;
     Ok((target, plan))
 }
 
@@ -172,8 +170,8 @@ async fn trace(
     let (mut target, mut plan) = look(pid, &args.probe, args.probe_all)?;
     if command.is_some() {
         // What the command may load later is probed from its first instruction on.
-        let new = target.expect_libraries();
-        plan.extend(&target.files, &new);
+        target.expect_files(&system_libraries());
+        plan.extend(&target.files);
     }
     if plan.probes.is_empty() {
         return Err(plan.explain_empty(&target).into());
@@ -192,18 +190,21 @@ async fn trace(
     let stream = Stream::new(session.take_ring()?);
     let mut logger = match session.take_logger() {
         Some(logger) => Some(
-            AsyncFd::with_interest(logger, Interest::READABLE)
+            // SAFETY: the logger owns its descriptor and keeps it open.
+            unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) }
                 .context("cannot read the log of the kernel side")?,
         ),
         None => None,
     };
     let pidfd = target.pidfd.try_clone().context("cannot duplicate the pidfd")?;
-    let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)
+    // SAFETY: an owned descriptor.
+    let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }
         .context("cannot wait for the target's end")?;
 
     let start_ns = monotonic_ns();
     let builder = RecordingBuilder::new(header(&target, &plan, start_ns));
     let mut warnings = target.notes.clone();
+    warnings.extend(plan.warnings.iter().cloned());
     if command.is_none() && !target.children.is_empty() {
         warnings.push(children_note(&target));
     }
@@ -330,8 +331,8 @@ impl Tracing<'_> {
             return;
         }
         let operations = self.plan.operations.len();
-        let skipped = self.plan.skipped.len();
-        self.plan.extend(&self.target.files, &new);
+        let warned = self.plan.warnings.len();
+        self.plan.extend(&self.target.files);
         if self.plan.probes.len() == self.attached {
             return;
         }
@@ -355,12 +356,12 @@ impl Tracing<'_> {
         }
         self.warn(late);
         self.builder.extend_operations(self.plan.operations[operations..].iter().cloned());
+        for warning in self.plan.warnings[warned..].to_vec() {
+            self.warn(warning);
+        }
         let files = &self.target.files;
         self.builder
             .extend_probes(self.plan.probes[before..].iter().map(|probe| probe_info(probe, files)));
-        self.builder.extend_skipped(
-            self.plan.skipped[skipped..].iter().map(|skipped| skipped_info(skipped, files)),
-        );
         self.builder.extend_libraries(new.iter().filter_map(|index| library(&files[*index])));
     }
 
@@ -380,8 +381,12 @@ impl Tracing<'_> {
 
     /// The recording as it stands.
     fn recording(&mut self, ended_by: EndedBy, exit_status: Option<i32>) -> Result<Recording> {
-        let counts = self.session.counts()?;
+        let counts = self.session.counts(self.plan.probes.len())?;
         let runs = self.session.program_runs();
+        let files = &self.target.files;
+        self.builder.set_skipped(
+            self.plan.skipped.iter().map(|skipped| skipped_info(skipped, files)).collect(),
+        );
         self.builder.clear_kernel_histograms();
         for slot in &counts.slots {
             self.builder.kernel_histogram(slot.key, slot.sum_ns, slot.max_ns, &slot.buckets);
@@ -463,6 +468,32 @@ impl Tracing<'_> {
         printed?;
         Ok(status)
     }
+}
+
+/// The copies of libcrypto that the dynamic loader finds on this machine: what a command may load
+/// while it runs.
+fn system_libraries() -> Vec<PathBuf> {
+    const FOLDERS: [&str; 8] = [
+        "/usr/local/lib",
+        "/usr/local/lib64",
+        "/lib/x86_64-linux-gnu",
+        "/usr/lib/x86_64-linux-gnu",
+        "/lib64",
+        "/usr/lib64",
+        "/lib",
+        "/usr/lib",
+    ];
+    let asked = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&asked).chain(FOLDERS.iter().map(PathBuf::from));
+    folders
+        .filter_map(|folder| folder.read_dir().ok())
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name == "libcrypto.so" || name.starts_with("libcrypto.so.")
+        })
+        .collect()
 }
 
 fn output_path(args: &RecordArgs, target: &Target) -> PathBuf {

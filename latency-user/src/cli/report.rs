@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 
 use super::args::{Format, ReportArgs};
 use crate::recording::{self, Recording};
-use crate::render::{self, Style};
+use crate::render;
+use crate::render::text::Style;
 use crate::report::Report;
 
 /// Runs `latency report`.
@@ -32,10 +33,10 @@ pub fn render(recording: &Recording, format: Format, colour: bool) -> Result<Vec
     let mut page = Vec::new();
     let report = Report::from(recording);
     match format {
-        Format::Text => render::text(&report, Style { colour }, &mut page)?,
-        Format::Json => render::json(&report, &mut page)?,
-        Format::Csv => render::csv(&report, &mut page)?,
-        Format::Hlog => render::hlog(recording, &mut page)?,
+        Format::Text => render::text::write(&report, Style { colour }, &mut page)?,
+        Format::Json => render::json::write(&report, &mut page)?,
+        Format::Csv => render::csv::write(&report, &mut page)?,
+        Format::Hlog => render::hlog::write(recording, &mut page)?,
     }
     Ok(page)
 }

@@ -34,6 +34,14 @@ impl ElfFile {
         name.to_string_lossy().into_owned()
     }
 
+    /// Whether both are the same inode.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self.file.metadata(), other.file.metadata()) {
+            (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),
+            _ => false,
+        }
+    }
+
     /// Whether other files may call its functions by name.
     pub fn is_shared_library(&self) -> bool {
         self.facts.soname.is_some() || !self.is_main_executable
@@ -100,6 +108,23 @@ pub(crate) fn open(
         is_main_executable,
         facts,
     })
+}
+
+/// Opens a file that is not mapped yet, by a path of the tracer's own mount namespace.
+pub(crate) fn open_expected(
+    path: &Path,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<ElfFile, OpenError> {
+    let path = path.canonicalize().map_err(OpenError::Io)?;
+    let file = open_regular(&path)?;
+    let metadata = file.metadata().map_err(OpenError::Io)?;
+    let id = FileId {
+        major: libc::major(metadata.dev()),
+        minor: libc::minor(metadata.dev()),
+        inode: metadata.ino(),
+    };
+    let facts = elf::read(&file, wanted);
+    Ok(ElfFile { path, deleted: false, id, file, is_main_executable: false, facts })
 }
 
 fn open_by_path(pid: u32, mapping: &Mapping, is_main: bool) -> Result<File, OpenError> {

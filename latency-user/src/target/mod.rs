@@ -179,6 +179,8 @@ impl Target {
             }
             let is_main = mapping.path == self.exe;
             match file::open(self.pid, &mapping, is_main, &self.wanted) {
+                // Where maps and stat disagree on the device, an expected file may come again.
+                Ok(file) if self.files.iter().any(|known| file.is_same(known)) => {}
                 Ok(file) => {
                     let index = self.files.len();
                     self.hazards.extend(hazard::of_file(index, &file));
@@ -201,6 +203,19 @@ impl Target {
             }
         }
         Ok(new)
+    }
+
+    /// Appends files that the process does not map yet but may (`dlopen`), so that they can be
+    /// probed before their first instruction runs. Only for a process in the tracer's own mount
+    /// namespace. Paths that lead to no readable file are passed over.
+    pub fn expect_files(&mut self, paths: &[PathBuf]) {
+        for path in paths {
+            let Ok(file) = file::open_expected(path, &self.wanted) else { continue };
+            if !self.files.iter().any(|known| file.is_same(known)) {
+                self.seen.insert(file.id);
+                self.files.push(file);
+            }
+        }
     }
 
     fn note(&mut self, note: String) {
