@@ -42,8 +42,7 @@ pub struct Entry {
     pub family: u8,
     /// Catalogued functions that every real call of it reaches with OpenSSL's own methods.
     pub inner: &'static [&'static str],
-    /// Whether it is there for the functions above it: EVP calls reach it, and so do they
-    /// themselves have a probe.
+    /// Whether libcrypto itself calls it only from within functions of this table.
     pub is_low_level: bool,
 }
 

@@ -11,14 +11,17 @@ impl Plan {
     }
 }
 
+/// Whether a file holds an OpenSSL of its own: a version text alone does not tell, since programs
+/// that use the library also carry the version they were built with.
+pub(super) fn holds_own_copy(file: &ElfFile) -> bool {
+    let uses_library = |name: &String| name.starts_with("libcrypto") || name.starts_with("libssl");
+    file.facts.openssl_version.is_some() && !file.facts.needed.iter().any(uses_library)
+}
+
 pub(super) fn explain(who: &str, files: &[ElfFile], plan: &Plan) -> String {
     let mut text =
         format!("nothing to trace: no file that {who} runs offers a sign or verify function");
-    let is_static_copy = |file: &&ElfFile| {
-        let uses_library = file.facts.needed.iter().any(|name| name.starts_with("libcrypto"));
-        file.facts.openssl_version.is_some() && !uses_library
-    };
-    let copies: Vec<&ElfFile> = files.iter().filter(is_static_copy).collect();
+    let copies: Vec<&ElfFile> = files.iter().filter(|file| holds_own_copy(file)).collect();
     for file in &copies {
         let version = file.facts.openssl_version.as_deref().unwrap_or("OpenSSL");
         let build_id = file.facts.build_id.as_deref().unwrap_or("none");
@@ -47,6 +50,13 @@ pub(super) fn explain(who: &str, files: &[ElfFile], plan: &Plan) -> String {
     if copies.is_empty() && plan.skipped.is_empty() {
         let names: Vec<String> = files.iter().take(8).map(ElfFile::name).collect();
         let more = if files.len() > 8 { ", ..." } else { "" };
+        if let Some(main) = files.iter().find(|file| file.is_main_executable) {
+            text.push_str(&format!(
+                ". Its program is {} (build id {})",
+                main.path.display(),
+                main.facts.build_id.as_deref().unwrap_or("none")
+            ));
+        }
         text.push_str(&format!(
             ". It runs code from {}{more}. If a child process signs, give its PID (`pgrep -P` \
              lists them); if the program brings its own cryptography, give --probe FILE:SYMBOL=sign",

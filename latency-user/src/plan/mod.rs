@@ -14,6 +14,8 @@ use std::ops::Range;
 use latency_common::algorithm::family;
 use latency_common::probe::{LengthSource, NO_ARGUMENT, ProbeCookie, ResultMeaning};
 
+use serde::{Serialize, Serializer};
+
 pub use catalog::{CATALOG, Entry, Operation, find as find_in_catalog};
 pub use error::PlanError;
 pub use site::{DEFAULT_CODE_BYTES, Price, Site, cheapest as cheapest_site};
@@ -51,7 +53,7 @@ impl Options {
 }
 
 /// One probed function. Its index in [`Plan::probes`] is the one in its cookie.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Probe {
     /// Index of the file in the target's files.
     pub file: usize,
@@ -64,6 +66,7 @@ pub struct Probe {
     /// What a hit costs the target.
     pub price: Price,
     /// What the kernel side knows of the function.
+    #[serde(serialize_with = "serialize_cookie")]
     pub cookie: ProbeCookie,
     /// The operation it times.
     pub operation: String,
@@ -71,8 +74,13 @@ pub struct Probe {
     pub user: bool,
 }
 
+/// As the kernel gets it: packed.
+fn serialize_cookie<S: Serializer>(cookie: &ProbeCookie, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(cookie.pack())
+}
+
 /// A function that gets no probe.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Skipped {
     /// Index of the file in the target's files.
     pub file: usize,
@@ -83,7 +91,7 @@ pub struct Skipped {
 }
 
 /// The plan.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// Names of the operations; a cookie's `operation` is an index here. The first two are
     /// `sign` and `verify`.
@@ -94,6 +102,7 @@ pub struct Plan {
     pub skipped: Vec<Skipped>,
     /// What the user should know.
     pub warnings: Vec<String>,
+    #[serde(skip)]
     options: Options,
 }
 
@@ -147,10 +156,13 @@ impl Plan {
             let (start, site) =
                 ((function.file, function.function_offset), (function.file, function.site_offset));
             if let Some(holder) = taken.get(&start).or_else(|| taken.get(&site)) {
-                let is_known = self.probes.iter().any(|probe| {
-                    (probe.file, probe.function_offset) == start && probe.user == function.is_user()
+                let is_planned = self.probes.iter().any(|probe| {
+                    (probe.file, probe.function_offset) == start
+                        && probe.symbol == function.symbol
+                        && probe.operation == function.operation()
+                        && probe.user == function.is_user()
                 });
-                if !is_known {
+                if !is_planned {
                     self.skipped.push(Skipped {
                         file: function.file,
                         symbol: function.symbol,
@@ -179,10 +191,7 @@ impl Plan {
     }
 
     fn probe(&self, function: select::Selected) -> Probe {
-        let operation = match function.kind {
-            select::Kind::Catalogued(entry) => entry.operation.name(),
-            select::Kind::User(ref name) => name,
-        };
+        let operation = function.operation();
         let index = self.operations.iter().position(|name| name == operation).unwrap_or_default();
         let common = ProbeCookie {
             probe: self.probes.len() as u16,
@@ -226,6 +235,21 @@ impl Plan {
                 warnings.push(format!(
                     "{path} is deleted on disk or was replaced; the copy that the target runs is \
                      probed"
+                ));
+            }
+            let has_known =
+                file.facts.functions.iter().any(|it| find_in_catalog(&it.name).is_some());
+            if let Some(version) = &file.facts.openssl_version
+                && explain::holds_own_copy(file)
+                && !has_known
+                && !self.probes.is_empty()
+                && !self.probes.iter().any(|probe| probe.file == index)
+            {
+                warnings.push(format!(
+                    "{path} (build id {}) holds {version} without the names of its functions: \
+                     what it signs itself is not seen; --probe {}:0xOFFSET=sign adds a function",
+                    file.facts.build_id.as_deref().unwrap_or("none"),
+                    file.name()
                 ));
             }
             if let Some(reason) = &file.facts.unreadable {

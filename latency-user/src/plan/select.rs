@@ -28,6 +28,14 @@ pub(super) struct Selected {
 }
 
 impl Selected {
+    /// The name of the operation that it times.
+    pub(super) fn operation(&self) -> &str {
+        match &self.kind {
+            Kind::Catalogued(entry) => entry.operation.name(),
+            Kind::User(name) => name,
+        }
+    }
+
     pub(super) fn is_user(&self) -> bool {
         matches!(self.kind, Kind::User(_))
     }
@@ -76,8 +84,8 @@ pub(super) fn check_user_probe(probe: &UserProbe, files: &[ElfFile]) -> Result<(
                 None => {
                     let hint = match (&first.facts.unreadable, first.facts.has_symbols) {
                         (Some(reason), _) => format!(": {reason}"),
-                        (None, false) => ": it is stripped of its symbols; install its debug \
-                                          symbols or give FILE:0xOFFSET"
+                        (None, false) => ": it is stripped of its symbols; find the function's \
+                                          offset in its debug symbols and give FILE:0xOFFSET"
                             .to_owned(),
                         (None, true) => format!(
                             "; `nm -D --defined-only {path}` and `nm {path}` list what it defines"

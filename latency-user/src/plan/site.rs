@@ -2,7 +2,8 @@
 //!
 //! The kernel emulates `push`, `nop` and relative `call`, `jmp` and `jcc` under a breakpoint;
 //! anything else it single-steps, which needs a second trap
-//! (<https://elixir.bootlin.com/linux/v6.12/source/arch/x86/kernel/uprobes.c#L758>). A return probe
+//! (<https://elixir.bootlin.com/linux/v6.12/source/arch/x86/kernel/uprobes.c>, `branch_setup_xol_ops` and
+//! `push_setup_xol_ops`). A return probe
 //! works wherever the return address is still on top of the stack, so the instructions before the
 //! first emulated one may be stepped over if that changes nothing the probe looks at.
 

@@ -235,6 +235,7 @@ fn empty_plans_are_explained() {
     app.facts.openssl_version = Some("OpenSSL 3.0.22 25 Aug 2026".into());
     app.facts.build_id = Some("c0ffee".into());
     let files = [app];
+    assert!(plan(&files).warnings.is_empty(), "said once, in the explanation");
     let text = explain::explain("process 7 (app)", &files, &plan(&files));
     for part in ["process 7", "/opt/app", "c0ffee", "OpenSSL 3.0.22", "--probe app:0xOFFSET=sign"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -242,6 +243,28 @@ fn empty_plans_are_explained() {
     let files = [file("/bin/sleep", &[])];
     let text = explain::explain("process 8 (sleep)", &files, &plan(&files));
     assert!(text.contains("sleep") && text.contains("--probe"), "{text}");
+}
+
+/// Check that a nameless copy beside a library that is probed is not passed over in silence, and
+/// that users of the library are not taken for copies.
+#[test]
+fn nameless_copies_are_told() {
+    let mut copy = file("/lib/_rust.abi3.so", &[]);
+    copy.facts.openssl_version = Some("OpenSSL 3.5.0 8 Apr 2025".into());
+    let mut files = [file("/lib/libcrypto.so.3", &[("RSA_sign", PUSH)]), copy];
+    let warnings = plan(&files).warnings;
+    assert!(warnings.len() == 1 && warnings[0].contains("OpenSSL 3.5.0"), "{warnings:?}");
+    files[1].facts.needed.push("libcrypto.so.3".into());
+    assert!(plan(&files).warnings.is_empty());
+}
+
+/// Check that of two user probes on one place the second is told to be left out.
+#[test]
+fn user_probes_on_one_place() {
+    let files = [file("/app", &[("f", PUSH)])];
+    let plan = Plan::new(&files, &user(&["app:f=a", "app:0x40=b", "app:f=c"])).expect("planned");
+    assert_eq!(planned(&plan), ["f"]);
+    assert_eq!(plan.skipped.len(), 2);
 }
 
 /// Check the plan for a real process that signs: every offset is what readelf's addresses and

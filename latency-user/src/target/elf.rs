@@ -62,7 +62,7 @@ pub struct ElfFacts {
     /// Whether it names any function that it defines.
     pub has_symbols: bool,
     /// The version text of the OpenSSL (or a fork) that it holds, such as
-    /// `OpenSSL 3.0.22 25 Aug 2026`.
+    /// `OpenSSL 3.0.22 25 Aug 2026`; programs that use the library may hold that text, too.
     pub openssl_version: Option<String>,
 }
 
@@ -89,6 +89,10 @@ const READ_CAP_BYTES: u64 = 512 << 20;
 const NOTES_CAP_BYTES: u64 = 64 << 10;
 const BUILD_ID_CAP_BYTES: usize = 64;
 const SEGMENT_CAP: usize = 64;
+const SECTION_CAP: usize = 16 << 10;
+const NEEDED_CAP: usize = 4096;
+const FUNCTION_CAP: usize = 64 << 10;
+const NAME_CAP_BYTES: usize = 4096;
 
 /// These never appear in a program that stays on its threads' stacks.
 const STACK_SWITCHING: [&str; 6] = [
@@ -193,6 +197,9 @@ fn fill<'data>(
     if sections.is_empty() {
         return Err("it has no section headers, so its symbols cannot be found".into());
     }
+    if sections.len() > SECTION_CAP {
+        return Err(format!("it has {} sections, more than any program", sections.len()));
+    }
     facts.has_go_runtime = sections.iter().any(|section| {
         let name = sections.section_name(endian, section).unwrap_or_default();
         name == b".gopclntab" || name == b".data.rel.ro.gopclntab"
@@ -237,7 +244,7 @@ fn read_dynamic<'data, 'file>(
         match entry.d_tag(endian) as u32 {
             elf::DT_NULL => break,
             elf::DT_SONAME => facts.soname = name(),
-            elf::DT_NEEDED => facts.needed.extend(name()),
+            elf::DT_NEEDED if facts.needed.len() < NEEDED_CAP => facts.needed.extend(name()),
             _ => {}
         }
     }
@@ -308,7 +315,7 @@ fn read_symbols<'data, 'file>(
             _ => {}
         }
         let value = symbol.st_value(endian);
-        if value != 0 && wanted(name) {
+        if value != 0 && wanted(name) && facts.functions.len() < FUNCTION_CAP {
             facts.functions.push(Function {
                 name: name.to_owned(),
                 value,
@@ -323,6 +330,7 @@ fn read_symbols<'data, 'file>(
 /// The bytes up to a NUL.
 fn string_at(strings: &[u8], at: usize) -> Option<&[u8]> {
     let rest = strings.get(at..)?;
+    let rest = rest.get(..NAME_CAP_BYTES).unwrap_or(rest);
     rest.get(..rest.iter().position(|&byte| byte == 0)?)
 }
 

@@ -33,6 +33,17 @@ pub enum TargetError {
         /// Its name.
         comm: String,
     },
+    /// Only threads other than the first are left, and /proc shows nothing of the process.
+    #[error(
+        "the first thread of process {pid} ({comm}) has exited while others run, so the kernel \
+         hides its mappings; restart it, or attach while its first thread lives"
+    )]
+    FirstThreadExited {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
     /// A thread of the kernel: it runs no user code.
     #[error(
         "process {pid} ({comm}) is a kernel thread and runs no OpenSSL; \

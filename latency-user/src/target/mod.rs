@@ -108,6 +108,9 @@ impl Target {
         if stat.is_kernel_thread() {
             return Err(TargetError::KernelThread { pid, comm });
         }
+        if stat.is_zombie() && !process::has_exited(&pidfd) {
+            return Err(TargetError::FirstThreadExited { pid, comm });
+        }
         if stat.is_zombie() {
             return Err(TargetError::Zombie { pid, comm });
         }

@@ -91,6 +91,10 @@ fn exit_is_noticed() {
     wait_until("exec", || has_started(sleep.pid(), "sleep"));
     let mut target = Target::open(sleep.pid(), |_| false).expect("sleep");
     assert!(target.same_process());
+    wait_until("libc", || {
+        target.rescan().expect("scanned");
+        target.files.iter().any(|file| file.name().starts_with("libc.so"))
+    });
     assert_eq!(target.rescan().expect("scanned"), Vec::<usize>::new());
     sleep.0.kill().expect("killed");
     wait_until("exit", || !target.same_process());

@@ -12,6 +12,9 @@ use super::elf::{Capped, Header};
 
 const CHUNK_BYTES: usize = 256 << 10;
 const TEXT_CAP_BYTES: usize = 96;
+/// The linker leaves the version out of a static program that does not ask for it; the name of
+/// the source file that `EVP_DigestSign` reports its errors with stays.
+const EVP_SOURCE: &[u8] = b"/m_sigver.c\0";
 /// Beyond this, a file's constants are not searched: it would take longer than attaching.
 const SEARCH_CAP_BYTES: u64 = 256 << 20;
 
@@ -48,9 +51,10 @@ pub(super) fn ranges(data: Capped) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Searches the ranges for a version text.
+/// Searches the ranges for a version text, or at least a trace of the EVP code.
 pub(super) fn find(file: &File, ranges: &[Range<u64>]) -> Option<String> {
     let mut left = SEARCH_CAP_BYTES;
+    let mut is_traced = false;
     let mut chunk = vec![0; CHUNK_BYTES + TEXT_CAP_BYTES];
     for range in ranges {
         let mut at = range.start;
@@ -64,12 +68,14 @@ pub(super) fn find(file: &File, ranges: &[Range<u64>]) -> Option<String> {
             if let Some(text) = find_in(&chunk[..length]) {
                 return Some(text);
             }
+            is_traced = is_traced
+                || chunk[..length].windows(EVP_SOURCE.len()).any(|bytes| bytes == EVP_SOURCE);
             let step = length.min(CHUNK_BYTES) as u64;
             at = at.saturating_add(step);
             left = left.saturating_sub(step);
         }
     }
-    None
+    is_traced.then(|| "an OpenSSL of unknown version".to_owned())
 }
 
 /// Finds `OpenSSL 3.0.22 25 Aug 2026`, `LibreSSL 3.9.0` and the like, up to the NUL.
@@ -88,9 +94,13 @@ fn find_in(bytes: &[u8]) -> Option<String> {
         let Some(end) = rest.iter().position(|&byte| byte == 0) else { continue };
         let text = &rest[..end];
         let number = &text[from - start..];
+        // A date or a fork's mark tells the version from `OpenSSL 3.0 legacy provider`.
         let is_version = number.first().is_some_and(u8::is_ascii_digit)
             && number.get(1) == Some(&b'.')
-            && text.iter().all(|byte| (b' '..=b'~').contains(byte));
+            && text.iter().all(|byte| (b' '..=b'~').contains(byte))
+            && (text.starts_with(b"Libre")
+                || text.ends_with(b")")
+                || text.iter().rev().take(4).all(u8::is_ascii_digit));
         if is_version {
             return Some(String::from_utf8_lossy(text).into_owned());
         }
@@ -115,8 +125,20 @@ mod tests {
             Some("OpenSSL 1.1.1 (compatible; AWS-LC 1.40.0)")
         );
         assert_eq!(find("LibreSSL 3.9.2\0").as_deref(), Some("LibreSSL 3.9.2"));
+        assert_eq!(find("OpenSSL 3.0 legacy provider\0"), None);
         assert_eq!(find("OpenSSL 3.0.22 cut off"), None);
         assert_eq!(find("SSL 3.0\0OpenSSL error\0"), None);
+    }
+
+    /// Check that a static copy without a version is not overlooked.
+    #[test]
+    fn copy_without_version() {
+        use std::io::Write;
+        let mut file = tempfile::tempfile().expect("temporary file");
+        file.write_all(b"x\0../crypto/evp/m_sigver.c\0y").expect("written");
+        let found = find(&file, std::slice::from_ref(&(0..100)));
+        assert_eq!(found.as_deref(), Some("an OpenSSL of unknown version"));
+        assert_eq!(find(&file, std::slice::from_ref(&(0..20))), None);
     }
 
     /// Check that a text across the border of two chunks is found.
