@@ -2,7 +2,10 @@
 //!
 //! Modules are listed in the order the data flows; each uses only what stands before it.
 
-pub mod aggregate;
 pub mod recording;
-pub mod render;
+
+pub mod aggregate;
+
 pub mod report;
+
+pub mod render;

@@ -3,9 +3,13 @@
 //! A percentile is by nearest rank: the value at rank `ceil(q * n)` of the `n` values in order. It
 //! is exact to the bucket that holds it: 0.1 % from records, 0.8 % from the kernel's histogram.
 
+mod number;
+
 use serde::{Deserialize, Serialize};
 
 use crate::recording::{Counts, Loss, Recording, Row, SparseHistogram};
+
+pub(crate) use number::{grouped, plural};
 
 /// Where a row's numbers come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -143,8 +147,10 @@ fn contradictions(recording: &Recording) -> Vec<String> {
         // The kernel counted some rows under "other": only the sums can be compared.
         if counted != received {
             warnings.push(format!(
-                "The kernel counted {counted} calls, but {received} records arrived although none \
-                 was reported lost."
+                "The kernel counted {} calls, but {} records arrived although none was reported \
+                 lost.",
+                grouped(counted),
+                grouped(received)
             ));
         }
     } else {
@@ -155,8 +161,8 @@ fn contradictions(recording: &Recording) -> Vec<String> {
                  reported lost.",
                 row.operation,
                 row.algorithm,
-                sum(&row.counted),
-                sum(&row.received)
+                grouped(sum(&row.counted)),
+                grouped(sum(&row.received))
             ));
         }
     }
@@ -229,7 +235,7 @@ mod tests {
         let mut recording = one_row();
         recording.rows[0].counted.successes = 999;
         let [warning] = &statistics(&recording).warnings[..] else { panic!() };
-        assert!(warning.contains("counted 999 calls, but 1000 records"), "{warning}");
+        assert!(warning.contains("counted 999 calls, but 1,000 records"), "{warning}");
         recording.loss.histogram_table_full = 1;
         assert_eq!(statistics(&recording).warnings.len(), 1);
         recording.rows[0].counted.successes = 0;

@@ -12,6 +12,8 @@ use super::model::{
 use super::row::{RowBuilder, Slow};
 
 const FIRST_INTERVAL_NS: u64 = 1_000_000_000;
+/// Intervals are merged when their histograms have more buckets than this (64 MiB) in all.
+const MAX_KEPT_BUCKETS: usize = 4 << 20;
 
 /// What is known when tracing begins.
 #[derive(Clone, Default, Debug)]
@@ -102,6 +104,7 @@ pub struct RecordingBuilder {
     /// Where the open interval begins and ends, since `start_ns`.
     open_from_ns: u64,
     open_to_ns: u64,
+    max_kept_buckets: usize,
     looked_ns: u64,
     looked_operations: u64,
 }
@@ -120,6 +123,7 @@ impl RecordingBuilder {
             open: 0,
             open_from_ns: 0,
             open_to_ns: FIRST_INTERVAL_NS,
+            max_kept_buckets: MAX_KEPT_BUCKETS,
             looked_operations: 0,
         }
     }
@@ -313,9 +317,7 @@ impl RecordingBuilder {
     fn turn_to(&mut self, offset_ns: u64) -> Option<usize> {
         while offset_ns / self.interval_ns >= MAX_INTERVALS as u64 {
             self.close();
-            self.rows.iter_mut().for_each(RowBuilder::halve);
-            self.interval_ns = self.interval_ns.saturating_mul(2);
-            self.open_at(self.open / 2);
+            self.halve();
         }
         let index = (offset_ns / self.interval_ns) as usize;
         if index < self.open {
@@ -324,8 +326,20 @@ impl RecordingBuilder {
         if index > self.open {
             self.close();
             self.open_at(index);
+            // The open interval is empty here, so it may become the second half of a wider one.
+            if self.rows.iter().map(RowBuilder::kept_buckets).sum::<usize>() > self.max_kept_buckets
+            {
+                self.halve();
+            }
         }
         None
+    }
+
+    /// Merges each pair of neighbouring intervals into one.
+    fn halve(&mut self) {
+        self.rows.iter_mut().for_each(RowBuilder::halve);
+        self.interval_ns = self.interval_ns.saturating_mul(2);
+        self.open_at(self.open / 2);
     }
 
     fn close(&mut self) {

@@ -196,7 +196,9 @@ impl RecordingFile {
             // SAFETY: geteuid has no preconditions.
             && unsafe { libc::geteuid() } == 0
         {
-            std::os::unix::fs::fchown(temporary.as_file(), Some(uid), Some(gid)).map_err(error)?;
+            // Some file systems have no owners, or do not let root change them: the recording is
+            // of more worth than its owner.
+            let _ = std::os::unix::fs::fchown(temporary.as_file(), Some(uid), Some(gid));
         }
         // What is left after a kill says what it is.
         temporary.write_all(&header(FLAG_INCOMPLETE, &[])).map_err(error)?;

@@ -176,6 +176,14 @@ impl RowBuilder {
         }
     }
 
+    /// How many buckets the histograms of the closed intervals have.
+    pub(super) fn kept_buckets(&self) -> usize {
+        let buckets = |durations: &Durations| {
+            durations.success.buckets.len() + durations.failed.buckets.len()
+        };
+        self.closed.iter().map(|(_, durations)| buckets(durations)).sum()
+    }
+
     /// Everything received, over all closed intervals.
     pub(super) fn total(&self) -> Durations {
         let mut total = Durations::default();

@@ -118,14 +118,14 @@ fn warnings() {
             recording.loss.received -= 82;
             recording.loss.records = 82;
         },
-        "82 of 3082 records were lost",
+        "82 of 3,082 records were lost",
     );
     with_warning(|recording| recording.loss.unaccounted = 1, "without a known cause");
     with_warning(|recording| recording.loss.thread_table_full = 1, "too many threads");
     with_warning(|recording| recording.loss.recursion_misses = 1, "skipped by the kernel");
     with_warning(|recording| recording.loss.length_unreadable = 1, "could not be read");
     with_warning(|recording| recording.loss.clock_backwards = 1, "ran backwards");
-    with_warning(|recording| recording.loss.histogram_table_full = 1, "different algorithms");
+    with_warning(|recording| recording.loss.histogram_table_full = 1, "too many algorithms");
     with_warning(|recording| recording.exit_status = Some(132), "exit status 132");
     with_warning(|recording| recording.warnings.push("from tracing".into()), "from tracing");
 }

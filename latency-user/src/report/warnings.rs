@@ -1,6 +1,7 @@
 //! What the reader should know before trusting the numbers of a report.
 
 use super::{Operation, Report};
+use crate::aggregate::{grouped, plural};
 use crate::recording::{Price, Probe};
 
 /// Below this median, in nanoseconds, a probe's own cost is a large part of what it measures: a
@@ -68,28 +69,44 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
             "{} of {} records were lost. Counts and percentiles come from the kernel's histograms, \
              which lose nothing (within 0.8 %); the slowest operations and the intervals are of the \
              records received.",
-            loss.records, loss.counted
+            grouped(loss.records),
+            grouped(loss.counted)
         ));
     }
-    for (number, text) in [
-        (loss.unaccounted, "records are missing without a known cause."),
-        (loss.thread_table_full, "calls were not followed: too many threads at once."),
+    for (number, one, many) in [
+        (
+            loss.unaccounted,
+            "record is missing without a known cause.",
+            "records are missing without a known cause.",
+        ),
+        (
+            loss.thread_table_full,
+            "call was not followed: there were too many threads at once.",
+            "calls were not followed: there were too many threads at once.",
+        ),
         (
             loss.histogram_table_full,
-            "operations are counted under \"other\" in the kernel: too many different algorithms.",
+            "operation is under \"other\" in the kernel's counts: there were too many algorithms.",
+            "operations are under \"other\" in the kernel's counts: there were too many algorithms.",
         ),
         (
             loss.recursion_misses,
-            "runs of a probe were skipped by the kernel: as many calls may be missing or cut short.",
+            "run of a probe was skipped by the kernel: a call may be missing or not complete.",
+            "runs of a probe were skipped by the kernel: as many calls may be missing or not complete.",
         ),
         (
             loss.length_unreadable,
-            "signature lengths could not be read: their algorithm may be wrong.",
+            "signature length could not be read: the algorithm of that call may be wrong.",
+            "signature lengths could not be read: the algorithms of these calls may be wrong.",
         ),
-        (loss.clock_backwards, "durations are counted as 0: the clock ran backwards."),
+        (
+            loss.clock_backwards,
+            "duration is counted as 0, because the clock ran backwards.",
+            "durations are counted as 0, because the clock ran backwards.",
+        ),
     ] {
         if number > 0 {
-            warnings.push(format!("{number} {text}"));
+            warnings.push(plural(number, one, many));
         }
     }
 }

@@ -127,6 +127,22 @@ fn intervals_merge() {
     assert_eq!(recording.rows[0].success.count, 1500);
 }
 
+/// Check that intervals merge early when their histograms take much memory.
+#[test]
+fn intervals_merge_by_size() {
+    let mut builder = builder();
+    builder.max_kept_buckets = 1000;
+    for second in 0..500 {
+        for n in 0..10 {
+            builder.operation(&record(second * SECOND + 50, n, outcome::SUCCESS));
+        }
+    }
+    assert!(builder.rows[0].kept_buckets() <= 1000);
+    let recording = builder.finish(finish(500 * SECOND, 5000));
+    assert_eq!(recording.interval_ns, 8 * SECOND);
+    assert_eq!(recording.rows[0].success.count, 5000);
+}
+
 /// Check that times which cannot be do no harm.
 #[test]
 fn absurd_times() {
