@@ -7,7 +7,7 @@ use super::units::{
     duration, grouped, mebibytes, offset, plural, printable, rate, three_digits, utc,
 };
 use crate::aggregate::{Latency, Source};
-use crate::recording::{EndedBy, Outcome, Price};
+use crate::recording::{EndedBy, Outcome, Price, rate_hz};
 use crate::report::{Operation, P99_SAMPLES, P999_SAMPLES, Report};
 
 /// So many of the slowest operations are shown.
@@ -138,11 +138,10 @@ fn row(title: &str, report: &Report, count: u64, latency: &Latency, ink: Ink) ->
         let cell = value(percentile);
         if count < samples { Cell::new(cell.text + "?").ink(Ink::Dim) } else { cell }
     };
-    let seconds = report.duration_ns as f64 / 1e9;
     vec![
         Cell::new(title).ink(ink),
         Cell::new(grouped(count)),
-        Cell::new(rate(if seconds > 0.0 { count as f64 / seconds } else { 0.0 })),
+        Cell::new(rate(rate_hz(count, report.duration_ns))),
         value(latency.mean),
         value(latency.p50),
         value(latency.p90),
