@@ -7,7 +7,9 @@ mod number;
 
 use serde::{Deserialize, Serialize};
 
-use crate::recording::{Counts, Loss, Recording, Row, SparseHistogram};
+use crate::recording::{Counts, Loss, Recording, Row, SparseHistogram, rate_hz};
+
+pub(crate) use number::{grouped, plural};
 
 pub(crate) use number::{grouped, plural};
 
@@ -91,13 +93,11 @@ fn row_statistics(recording: &Recording, index: usize, row: &Row) -> RowStatisti
         Source::Records => (row.received, &row.success, &row.failed),
         Source::KernelHistogram => (row.counted, &row.kernel_success, &row.kernel_failed),
     };
-    let seconds = recording.duration_ns as f64 / 1e9;
-    let operations = counts.operations();
     RowStatistics {
         row: index,
         source,
         counts,
-        rate_hz: if seconds > 0.0 { operations as f64 / seconds } else { 0.0 },
+        rate_hz: rate_hz(counts.operations(), recording.duration_ns),
         success: Latency::of(success),
         failed: Latency::of(failed),
     }

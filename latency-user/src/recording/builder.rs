@@ -7,7 +7,7 @@ use latency_common::record::{OperationRecord, SlotKey};
 use super::histogram::SparseHistogram;
 use super::model::{
     EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss, MAX_ALGORITHMS,
-    MAX_INTERVALS, OwnCost, Probe, Recording, Row, Skipped, SlowOperation, Target,
+    MAX_INTERVALS, OwnCost, Probe, Recording, Row, Skipped, SlowOperation, Target, rate_hz,
 };
 use super::row::{RowBuilder, Slow};
 
@@ -266,7 +266,7 @@ impl RecordingBuilder {
             rows,
             interval_ns: builder.interval_ns,
             intervals,
-            loss: loss(builder.received, &finish),
+            loss: Loss::new(builder.received, &finish.counters, finish.recursion_misses),
             incomplete_calls: IncompleteCalls {
                 abandoned: counter(Counter::Abandoned),
                 thread_exited: counter(Counter::ThreadExited),
@@ -375,31 +375,6 @@ impl RecordingBuilder {
 
 fn algorithm_name(algorithm: u32) -> String {
     AlgorithmId(algorithm).algorithm().to_string()
-}
-
-/// How many a second; 0 for no time at all.
-pub(crate) fn rate_hz(count: u64, duration_ns: u64) -> f64 {
-    if duration_ns == 0 { 0.0 } else { count as f64 * 1e9 / duration_ns as f64 }
-}
-
-fn loss(received: u64, finish: &Finish) -> Loss {
-    let counter = |counter: Counter| finish.counters[counter as usize];
-    // A counter read too early must not make the loss negative.
-    let counted = counter(Counter::Completed).max(received);
-    let records = counted - received;
-    let ring_full = counter(Counter::LostRingFull).min(records);
-    Loss {
-        counted,
-        received,
-        records,
-        ring_full,
-        unaccounted: records - ring_full,
-        thread_table_full: counter(Counter::ThreadTableFull),
-        histogram_table_full: counter(Counter::HistogramTableFull),
-        recursion_misses: finish.recursion_misses,
-        length_unreadable: counter(Counter::LengthUnreadable),
-        clock_backwards: counter(Counter::ClockBackwards),
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub(crate) mod sample;
 pub use builder::{Finish, Header, Live, LiveRow, RecordingBuilder};
 pub use file::{FORMAT_VERSION, MAGIC, ReadError, RecordingFile, WriteError, read};
 pub use histogram::{DenseHistogram, MAX_TRACKABLE_NS, SparseHistogram};
+pub(crate) use model::rate_hz;
 pub use model::{
     Counts, EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss, MAX_ALGORITHMS,
     MAX_INTERVALS, MAX_SLOWEST, Outcome, OwnCost, Price, Probe, Recording, Row, Skipped,

@@ -1,5 +1,6 @@
 //! What a recording holds. This is the file's JSON as well; see docs/recording-format.md.
 
+use latency_common::counter::Counter;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::SparseHistogram;
@@ -296,6 +297,34 @@ pub struct Loss {
     pub clock_backwards: u64,
 }
 
+impl Loss {
+    /// From the records received, the kernel side's counters by [`Counter`], and the program runs
+    /// skipped.
+    pub(super) fn new(
+        received: u64,
+        counters: &[u64; Counter::COUNT as usize],
+        recursion_misses: u64,
+    ) -> Self {
+        let counter = |counter: Counter| counters[counter as usize];
+        // A counter read too early must not make the loss negative.
+        let counted = counter(Counter::Completed).max(received);
+        let records = counted - received;
+        let ring_full = counter(Counter::LostRingFull).min(records);
+        Self {
+            counted,
+            received,
+            records,
+            ring_full,
+            unaccounted: records - ring_full,
+            thread_table_full: counter(Counter::ThreadTableFull),
+            histogram_table_full: counter(Counter::HistogramTableFull),
+            recursion_misses,
+            length_unreadable: counter(Counter::LengthUnreadable),
+            clock_backwards: counter(Counter::ClockBackwards),
+        }
+    }
+}
+
 /// Calls whose duration is not known.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct IncompleteCalls {
@@ -337,4 +366,9 @@ impl Recording {
         }
         Ok(())
     }
+}
+
+/// How many a second; 0 for no time at all.
+pub(crate) fn rate_hz(count: u64, duration_ns: u64) -> f64 {
+    if duration_ns == 0 { 0.0 } else { count as f64 * 1e9 / duration_ns as f64 }
 }

@@ -6,12 +6,14 @@ use super::table::{Cell, Ink, WIDTH, cut, labelled, paint, table};
 use super::units::{
     duration, grouped, mebibytes, offset, plural, printable, rate, three_digits, utc,
 };
-use crate::aggregate::Latency;
-use crate::recording::{EndedBy, Outcome, Price};
+use crate::aggregate::{Latency, Source};
+use crate::recording::{EndedBy, Outcome, Price, rate_hz};
 use crate::report::{Operation, P99_SAMPLES, P999_SAMPLES, Report};
 
 /// So many of the slowest operations are shown.
 const SLOWEST: usize = 5;
+/// So many of the probed functions that were not called are named.
+const SILENT: usize = 8;
 
 /// How the page looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,8 +65,9 @@ fn head(report: &Report, style: Style) -> String {
     for library in &report.libraries {
         let version = library.openssl_version.as_deref().unwrap_or("version unknown");
         let deleted = if library.deleted { " (deleted or replaced on disk)" } else { "" };
-        let id = library.build_id.as_ref().map(|id| format!(", build id {}", short_id(id)));
-        line("Library", &format!("{version}, {}{deleted}{}", library.path, id.unwrap_or_default()));
+        let id = library.build_id.as_ref().map(|id| format!(" (build id {})", short_id(id)));
+        let id = id.unwrap_or_default();
+        line("Library", &format!("{version}{id}, {}{deleted}", library.path));
     }
     let host = &report.host;
     line(
@@ -77,14 +80,14 @@ fn head(report: &Report, style: Style) -> String {
         ),
     );
     let end = match report.ended_by {
-        EndedBy::Duration => "to the end of the time given",
-        EndedBy::Signal => "until it was interrupted",
-        EndedBy::TargetExit => "until the target exited",
-        EndedBy::Interim => "so far; still running",
-        EndedBy::Unknown => "until it ended for an unknown reason",
+        EndedBy::Duration => "; ended because the duration was over",
+        EndedBy::Signal => "; ended because it was interrupted",
+        EndedBy::TargetExit => "; ended because the target exited",
+        EndedBy::Interim => "; still running",
+        EndedBy::Unknown => "; why it ended is not known",
     };
     let duration = duration(report.duration_ns);
-    line("Traced", &format!("{duration} from {}, {end}", utc(report.started_unix_ns)));
+    line("Traced", &format!("{duration} from {}{end}", utc(report.started_unix_ns)));
     text
 }
 
@@ -135,11 +138,10 @@ fn row(title: &str, report: &Report, count: u64, latency: &Latency, ink: Ink) ->
         let cell = value(percentile);
         if count < samples { Cell::new(cell.text + "?").ink(Ink::Dim) } else { cell }
     };
-    let seconds = report.duration_ns as f64 / 1e9;
     vec![
         Cell::new(title).ink(ink),
         Cell::new(grouped(count)),
-        Cell::new(rate(if seconds > 0.0 { count as f64 / seconds } else { 0.0 })),
+        Cell::new(rate(rate_hz(count, report.duration_ns))),
         value(latency.mean),
         value(latency.p50),
         value(latency.p90),
@@ -181,11 +183,11 @@ fn slowest(report: &Report, style: Style) -> String {
     for (((operation, slow), duration), offset) in all.iter().zip(&durations).zip(&offsets) {
         let outcome = match slow.outcome {
             Outcome::Success => "",
-            Outcome::Failure => ", failed",
-            Outcome::Error => ", ended in an error",
+            Outcome::Failure => ", answered \"no\"",
+            Outcome::Error => ", error",
         };
         let line = format!(
-            "  {duration:>duration_width$}  began at {offset:>offset_width$}  thread {:<8} {} ({}){outcome}",
+            "  {duration:>duration_width$}  at {offset:>offset_width$}  thread {:<7}  {} ({}{outcome})",
             slow.tid,
             operation.title(),
             slow.symbol,
@@ -213,7 +215,7 @@ fn foot(report: &Report, style: Style) -> String {
         .collect();
     if !queries.is_empty() {
         let content = format!(
-            "{}; these calls only asked for the signature's size and are in no number above",
+            "{}: calls that only asked for the signature's size; not counted above",
             queries.join(", ")
         );
         line("Size query", Ink::Bold, &content);
@@ -247,7 +249,7 @@ fn failures(operation: &Operation) -> Option<String> {
 
 fn probes(report: &Report) -> String {
     let (hit, silent): (Vec<_>, Vec<_>) = report.probes.iter().partition(|probe| probe.hits > 0);
-    let mut parts: Vec<String> = hit
+    let parts: Vec<String> = hit
         .iter()
         .map(|probe| {
             let stepped =
@@ -255,13 +257,17 @@ fn probes(report: &Report) -> String {
             format!("{} {}{stepped}", probe.symbol, plural(probe.hits, "call", "calls"))
         })
         .collect();
+    let mut text = parts.join(", ");
     if !silent.is_empty() {
-        let others = if hit.is_empty() { "" } else { "other " };
-        let one = format!("{others}function that was not called");
-        let many = format!("{others}functions that were not called");
-        parts.push(plural(silent.len() as u64, &one, &many));
+        let names: Vec<&str> =
+            silent.iter().take(SILENT).map(|probe| probe.symbol.as_str()).collect();
+        let separator = if text.is_empty() { "" } else { "; " };
+        text.push_str(&format!("{separator}not called: {}", names.join(", ")));
+        if silent.len() > SILENT {
+            text.push_str(&format!(" and {} more", silent.len() - SILENT));
+        }
     }
-    parts.join(", ")
+    text
 }
 
 fn lost(report: &Report) -> String {
@@ -275,7 +281,7 @@ fn lost(report: &Report) -> String {
             [(loss.ring_full, "ring buffer full"), (loss.unaccounted, "cause unknown")]
                 .into_iter()
                 .filter(|(number, _)| *number > 0)
-                .map(|(number, cause)| format!("{} {cause}", grouped(number)))
+                .map(|(number, cause)| format!("{cause}: {}", grouped(number)))
                 .collect();
         format!(
             "{} of {} records ({}); received {}",
@@ -288,6 +294,9 @@ fn lost(report: &Report) -> String {
     for other in other_losses(report) {
         text.push_str("; ");
         text.push_str(&other);
+    }
+    if report.operations.iter().any(|operation| operation.source == Source::KernelHistogram) {
+        text.push_str("; the table is from the kernel's histograms");
     }
     text
 }
@@ -333,7 +342,7 @@ fn own_cost(report: &Report) -> String {
         && let Some(each_ns) = run_ns.checked_div(runs)
     {
         let runs = plural(runs, "probe run", "probe runs");
-        text.push_str(&format!("; in the target {runs} of {} each", duration(each_ns)));
+        text.push_str(&format!("; {runs} in the target, {} each", duration(each_ns)));
     }
     text
 }
