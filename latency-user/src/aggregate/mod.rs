@@ -11,8 +11,6 @@ use crate::recording::{Counts, Loss, Recording, Row, SparseHistogram, rate_hz};
 
 pub(crate) use number::{grouped, plural};
 
-pub(crate) use number::{grouped, plural};
-
 /// Where a row's numbers come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

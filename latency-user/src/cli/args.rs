@@ -154,7 +154,7 @@ fn parse_ring_size(text: &str) -> Result<u32, String> {
         _ => return Err(format!("unknown unit `{unit}`: use KiB, MiB or GiB")),
     };
     let number: u64 = number.parse().map_err(|_| "not a size: write 64KiB or 4MiB".to_string())?;
-    let bytes = number.checked_mul(1 << shift).unwrap_or(u64::MAX);
+    let bytes = number.saturating_mul(1 << shift);
     if !(4096..=1 << 30).contains(&bytes) {
         return Err("the size must be between 4KiB and 1GiB".into());
     }

@@ -132,7 +132,7 @@ fn capabilities(page: &mut Page) {
     // CAP_SYS_ADMIN includes the first two.
     let missing: Vec<&str> = needed
         .into_iter()
-        .filter(|(bit, _)| !has(*bit) && !(has(21) && *bit != 19))
+        .filter(|(bit, _)| !(has(*bit) || *bit != 19 && has(21)))
         .map(|(_, name)| name)
         .collect();
     if missing.is_empty() {

@@ -354,9 +354,9 @@ impl Tracing<'_> {
             self.warn(format!("{error:#}"));
             return;
         }
-        self.warn(late);
         self.builder.extend_operations(self.plan.operations[operations..].iter().cloned());
-        for warning in self.plan.warnings[warned..].to_vec() {
+        let late = std::iter::once(late).chain(self.plan.warnings[warned..].iter().cloned());
+        for warning in late.collect::<Vec<_>>() {
             self.warn(warning);
         }
         let files = &self.target.files;
