@@ -113,7 +113,8 @@ mod tests {
     use super::*;
 
     fn workspace() -> PathBuf {
-        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("tests are run by cargo");
+        PathBuf::from(package).join("..")
     }
 
     /// Check that what is written is what is read.

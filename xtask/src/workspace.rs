@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
+    sync::LazyLock,
 };
 
 use anyhow::{Context as _, Result};
@@ -11,8 +12,16 @@ use anyhow::{Context as _, Result};
 use crate::process;
 
 /// The folder of the workspace's `Cargo.toml`.
+///
+/// Cargo says at run time where this package is. What it said when the package was compiled is kept
+/// for runs without cargo only: a target folder shared by two checkouts holds one `xtask`.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let package = std::env::var_os("CARGO_MANIFEST_DIR");
+        let package = package.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+        package.parent().expect("xtask is a folder of the workspace").to_owned()
+    });
+    &ROOT
 }
 
 /// Cargo's target folder, wherever the environment or a configuration file has put it.
