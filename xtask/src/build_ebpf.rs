@@ -65,6 +65,8 @@ fn build(compiler: Compiler, target: &Path, locked: bool) -> Result<Vec<u8>> {
     let mut flags: Vec<String> = [
         "--cfg=bpf_target_arch=\"x86_64\"",
         "-Clinker=bpf-linker",
+        // Atomic operations that give the old value; in every kernel since 5.12.
+        "-Ctarget-cpu=v3",
         "-Cdebuginfo=2",
         "-Clink-arg=--btf",
     ]
