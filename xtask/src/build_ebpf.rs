@@ -50,6 +50,11 @@ impl BuildEbpf {
 }
 
 /// Compiles and links; the result carries no path of this machine.
+///
+/// BTF is made from the compiler's debug information, which is then dropped: the kernel and the
+/// loader read BTF only, and it is nine tenths of the file. With it, and with the hashes in symbols,
+/// goes what depends on where the workspace is: cargo hashes the absolute path of `latency-common`,
+/// which is outside the crate's own workspace.
 fn build(compiler: Compiler, target: &Path, locked: bool) -> Result<Vec<u8>> {
     let manifest = workspace::root().join("latency-ebpf/Cargo.toml");
     if !manifest.is_file() {
@@ -88,7 +93,15 @@ fn build(compiler: Compiler, target: &Path, locked: bool) -> Result<Vec<u8>> {
             .current_dir(workspace::root().join("latency-ebpf")),
     )?;
 
-    let path = build_folder.join(TRIPLE).join("release/latency-ebpf");
+    let linked = build_folder.join(TRIPLE).join("release/latency-ebpf");
+    let path = linked.with_extension("stripped");
+    let symbols = process::output(toolchain::llvm("nm")?.arg("-j").arg(&linked))?;
+    let mut strip = toolchain::llvm("objcopy")?;
+    strip.arg("-g");
+    for (old, new) in symbols.lines().filter_map(|name| Some((name, without_hashes(name)?))) {
+        strip.arg(format!("--redefine-sym={old}={new}"));
+    }
+    process::run(strip.arg(&linked).arg(&path))?;
     let object = fs::read(&path).with_context(|| path.display().to_string())?;
     let home = workspace::cargo_home();
     let mut folders = vec![home.as_path(), target];
@@ -100,6 +113,26 @@ fn build(compiler: Compiler, target: &Path, locked: bool) -> Result<Vec<u8>> {
         );
     }
     Ok(object)
+}
+
+/// A mangled name without the hashes of crates (`Cs…_` before a crate's name); `None` for others.
+fn without_hashes(name: &str) -> Option<String> {
+    let mut rest = name.strip_prefix("_R")?;
+    let mut short = "_R".to_owned();
+    while let Some(at) = rest.find("Cs") {
+        let (before, hash) = (&rest[..=at], &rest[at + 2..]);
+        short.push_str(before);
+        rest = match hash.split_once('_') {
+            Some((digits, after))
+                if digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                    && after.starts_with(|c: char| c.is_ascii_digit()) =>
+            {
+                after
+            }
+            _ => &rest[at + 1..],
+        };
+    }
+    Some(short + rest)
 }
 
 /// The committed object and its digest, provided that it is as new as its sources.
@@ -161,4 +194,20 @@ fn replace(name: &str, content: &[u8]) -> Result<()> {
     fs::write(&temporary, content)
         .and_then(|()| fs::rename(&temporary, &path))
         .with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Check that hashes of crates go, and nothing else does.
+    #[test]
+    fn hashes_of_crates() {
+        let name =
+            "_RNCINvNtCseHV8ngBj0m2_12latency_ebpf5calls5enterNtCse2PK4nGYbwf_8aya_ebpf5proc";
+        let short = "_RNCINvNtC12latency_ebpf5calls5enterNtC8aya_ebpf5proc";
+        assert_eq!(without_hashes(name).as_deref(), Some(short));
+        assert_eq!(without_hashes("_RNvCs_Csx").as_deref(), Some("_RNvCs_Csx"));
+        assert_eq!(without_hashes("call_entry"), None);
+    }
 }

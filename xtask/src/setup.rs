@@ -79,6 +79,11 @@ fn by_hand() -> String {
     if toolchain::linker_version().is_none() {
         lines.push("    cargo install bpf-linker".to_owned());
     }
+    if toolchain::llvm("objcopy").is_err() {
+        lines.push(
+            "    LLVM's tools, for llvm-objcopy (package `llvm` in most distributions)".to_owned(),
+        );
+    }
     lines.push("then run `cargo xtask setup` again".to_owned());
     lines.join("\n")
 }

@@ -22,7 +22,7 @@ const PACKAGES: [&str; 5] = ["gcc", "libc6-dev", "libssl-dev", "openssl", "pytho
 /// that cannot run here prints why and is counted as skipped.
 #[derive(Args)]
 pub struct Test {
-    /// Run the end-to-end tests only
+    /// Run the end-to-end tests only; stands before ARGS
     #[arg(long)]
     privileged_only: bool,
 
@@ -36,6 +36,14 @@ pub struct Test {
 }
 
 impl Test {
+    /// The words for cargo, and those for the test programs. Once clap has begun to take words that
+    /// may start with a hyphen, it takes `--` for one of them.
+    fn words(&self) -> (&[String], Vec<&String>) {
+        let mut parts = self.arguments.splitn(2, |word| word == "--");
+        let cargo = parts.next().unwrap_or_default();
+        (cargo, parts.next().unwrap_or_default().iter().chain(&self.harness).collect())
+    }
+
     /// Runs the tests and sums them up.
     pub fn run(&self) -> Result<()> {
         let mut total = Summary::default();
@@ -43,7 +51,8 @@ impl Test {
         if !self.privileged_only {
             let mut tests = cargo()?;
             tests.args(["test", "--workspace", "--exclude", "latency-tests", "--no-fail-fast"]);
-            tests.args(&self.arguments).arg("--").args(&self.harness);
+            let (cargo, harness) = self.words();
+            tests.args(cargo).arg("--").args(harness);
             if !run(tests, &mut total)? {
                 failed.push("the crates' own tests");
             }
@@ -80,9 +89,10 @@ impl Test {
             tests.arg("--config").arg(format!("target.{}.runner={list}", host()?));
         }
         tests.args(["test", "--package", "latency-tests", "--no-fail-fast"]);
-        tests.args(&self.arguments);
+        let (cargo, harness) = self.words();
+        tests.args(cargo);
         // One at a time: each attaches probes to libcrypto, and some measure time.
-        tests.args(["--", "--test-threads=1", "--show-output"]).args(&self.harness);
+        tests.args(["--", "--test-threads=1", "--show-output"]).args(harness);
         tests.env("LATENCY_BIN", workspace::target()?.join("release/latency"));
         run(tests, total)
     }
@@ -202,12 +212,38 @@ impl Output {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     fn read(text: &str) -> (Summary, Vec<&str>) {
         let mut output = Output::default();
         let shown = text.lines().filter(|line| output.take(line)).collect();
         (output.summary, shown)
+    }
+
+    /// Check which words are this command's own, cargo's and the test programs'.
+    #[test]
+    fn arguments() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            test: Test,
+        }
+        let parse = |line: &str| {
+            let test = Line::parse_from(line.split(' ')).test;
+            let (cargo, harness) = test.words();
+            let harness: Vec<_> = harness.into_iter().map(String::as_str).collect();
+            (test.privileged_only, cargo.join(" "), harness.join(" "))
+        };
+        let words =
+            |own, arguments: &str, harness: &str| (own, arguments.to_owned(), harness.to_owned());
+        assert_eq!(parse("test"), words(false, "", ""));
+        assert_eq!(parse("test sign --locked"), words(false, "sign --locked", ""));
+        assert_eq!(parse("test --locked sign"), words(false, "--locked sign", ""));
+        assert_eq!(parse("test -- --nocapture"), words(false, "", "--nocapture"));
+        assert_eq!(parse("test a -- --exact b"), words(false, "a", "--exact b"));
+        assert_eq!(parse("test --privileged-only a"), words(true, "a", ""));
     }
 
     /// Check that a test that printed SKIPPED is no longer counted as passed, and its line is shown

@@ -104,6 +104,16 @@ pub fn linker_version() -> Option<String> {
     Some(process::probe(&mut linker)?.trim().to_owned())
 }
 
+/// One of LLVM's tools for object files; those of binutils do not know BPF.
+pub fn llvm(tool: &str) -> Result<Command> {
+    let name = format!("llvm-{tool}");
+    let found = [format!("/usr/lib/llvm-22/bin/{name}"), name.clone()]
+        .into_iter()
+        .find(|program| process::probe(Command::new(program).arg("--version")).is_some());
+    let Some(program) = found else { bail!("no {name}: install LLVM's tools (package `llvm`)") };
+    Ok(Command::new(program))
+}
+
 /// `PATH` with the folder that `cargo install` writes to, which need not be in it.
 pub fn path() -> Result<std::ffi::OsString> {
     workspace::path_with(&[workspace::cargo_home().join("bin")])
@@ -111,6 +121,7 @@ pub fn path() -> Result<std::ffi::OsString> {
 
 /// What is there, or an error that says what to run.
 pub fn require() -> Result<(Compiler, String)> {
+    llvm("objcopy")?;
     match (Compiler::find(), linker_version()) {
         (Some(compiler), Some(linker)) => Ok((compiler, linker)),
         (None, _) => bail!("no Rust compiler for the BPF target: run `cargo xtask setup`"),
