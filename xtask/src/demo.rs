@@ -243,7 +243,7 @@ fn kind(row: &Value) -> Option<Kind> {
 
 /// Holds the report against what really happened while it was made.
 fn check(truth: &Truth, report: &Value) -> Result<()> {
-    let rows = report["rows"].as_array().context("the JSON report has no rows")?;
+    let rows = report["operations"].as_array().context("the JSON report has no operations")?;
     let mut reported: BTreeMap<Kind, u64> = BTreeMap::new();
     for row in rows {
         let kind = kind(row).context("a row of the JSON report has no operation or algorithm")?;
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn held_against_the_truth() {
         let result = |rows: Vec<Value>| {
-            check(&truth(), &json!({ "rows": rows })).map_err(|err| err.to_string())
+            check(&truth(), &json!({ "operations": rows })).map_err(|err| err.to_string())
         };
         assert_eq!(result(vec![row("sign", 10), row("verify", 1)]), Ok(()));
         for (rows, message) in [

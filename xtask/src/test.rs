@@ -5,7 +5,7 @@ use std::{
     fmt,
     io::{BufRead as _, BufReader, Write as _},
     path::PathBuf,
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -120,10 +120,16 @@ fn host() -> Result<String> {
 }
 
 /// Runs tests, passing on what they print and adding it up; whether cargo was content.
+///
+/// A test says on stderr, past libtest's capture, that it cannot run here. Both streams go through
+/// one pipe, so that the line stays in the run of its own test program.
 fn run(mut tests: Command, total: &mut Summary) -> Result<bool> {
-    let mut child = tests.stdout(Stdio::piped()).spawn().context("cargo test cannot run")?;
-    let stdout = child.stdout.take().context("cargo test has no stdout")?;
-    let mut reader = BufReader::new(stdout);
+    let (reader, writer) = std::io::pipe().context("a pipe for the tests' output")?;
+    tests.stdout(writer.try_clone()?).stderr(writer);
+    let mut child = tests.spawn().context("cargo test cannot run")?;
+    // It holds the pipe's other end, which must close for the output to end.
+    drop(tests);
+    let mut reader = BufReader::new(reader);
     let mut output = Output::default();
     let mut line = Vec::new();
     loop {
@@ -180,7 +186,10 @@ impl Output {
             self.end_program(result);
             return true;
         }
-        if let Some(rest) = line.strip_prefix("SKIPPED ") {
+        // Printed past libtest's capture, it stands on the line that libtest has begun.
+        let begun = || line.strip_prefix("test ")?.split_once(" ... SKIPPED ");
+        let skipped = line.strip_prefix("SKIPPED ").or_else(|| begun().map(|(_, rest)| rest));
+        if let Some(rest) = skipped {
             let test = rest.split_once(':').map_or(rest, |(test, _)| test);
             return self.skipped.insert(test.trim().to_owned());
         }
@@ -262,6 +271,17 @@ mod tests {
         assert_eq!(summary, Summary { passed: 1, failed: 1, skipped: 1 });
         assert!(shown.contains(&"SKIPPED b: no tracefs") && shown.contains(&"reason"));
         assert!(!shown.contains(&"chatter"));
+    }
+
+    /// Check that the line is found where a test wrote it itself, past libtest.
+    #[test]
+    fn skipped_past_capture() {
+        let (summary, shown) = read(
+            "test a ... SKIPPED a: no root\nok\ntest b ... ok\n\
+             test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; f\n",
+        );
+        assert_eq!(summary, Summary { passed: 1, failed: 0, skipped: 1 });
+        assert_eq!(shown[0], "test a ... SKIPPED a: no root");
     }
 
     /// Check that programs add up, and a test that says it twice is skipped once.
