@@ -48,7 +48,7 @@ impl Demo {
         ignore_interrupt();
         let service = Service::start(&keysvc, &folder)?;
         let recording = folder.join("keysvc.latency");
-        println!("$ sudo latency record --pid {} --duration {}s", service.pid(), self.duration);
+        println!("$ sudo latency record -p {} -d {}s", service.pid(), self.duration);
         let recorded = process::run(
             process::root_command(&latency)?
                 .arg("record")
