@@ -59,7 +59,9 @@ fn slot_of(key: u64) -> u32 {
         if next >= slots {
             return 0;
         }
-        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::Relaxed }>(
+        // Not relaxed: LLVM's BPF backend makes of a relaxed one the instruction that does not
+        // fetch, and takes the operand for the old value.
+        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::AcqRel }>(
             allocator.cast::<u32>(),
             1,
         )

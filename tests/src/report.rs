@@ -76,6 +76,15 @@ impl Report {
         value.unwrap_or_else(|| panic!("no number {pointer} in {:#}", self.json))
     }
 
+    /// The calls whose duration is not known, of every kind.
+    #[track_caller]
+    pub fn incomplete_calls(&self) -> u64 {
+        ["abandoned", "thread_exited", "in_progress", "unmatched_returns"]
+            .map(|kind| self.number(&format!("/incomplete_calls/{kind}")))
+            .iter()
+            .sum()
+    }
+
     /// The warnings, as one text.
     pub fn warnings(&self) -> String {
         self.json["warnings"].to_string()

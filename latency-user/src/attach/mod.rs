@@ -36,8 +36,8 @@ const MAX_PROBES: u32 = crate::plan::MAX_PROBES as u32;
 pub enum AttachError {
     /// The caller lacks the rights.
     #[error(
-        "the kernel refused {action} ({source}): this needs root, or CAP_BPF and CAP_PERFMON \
-         (before Linux 5.8: CAP_SYS_ADMIN); run it with sudo{lockdown}"
+        "the kernel refused {action}: this needs root, or CAP_BPF and CAP_PERFMON; run it with \
+         sudo{lockdown}"
     )]
     NotPermitted {
         /// What was refused.
@@ -48,7 +48,7 @@ pub enum AttachError {
         lockdown: &'static str,
     },
     /// The kernel refused for another reason.
-    #[error("the kernel refused {action}: {source}{hint}")]
+    #[error("the kernel refused {action}{hint}")]
     Refused {
         /// What was refused.
         action: String,
@@ -62,8 +62,8 @@ pub enum AttachError {
     Object(String),
     /// The kernel's verifier rejected a program.
     #[error(
-        "the kernel's verifier rejected the program `{program}` ({source}); please report this \
-         with `uname -r` and the log:\n{log}"
+        "the kernel's verifier rejected the program `{program}`; please report this with `uname -r` \
+         and the log:\n{log}\n"
     )]
     Verifier {
         /// The program.

@@ -118,7 +118,7 @@ pub fn attach_uprobe_multi(
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
         .and_then(|path| create_link(program, attach_type, is_return, &path, pid, sites))
         .map_err(|source| {
-            refused(format!("to attach {} probes to {}", sites.len(), path.display()), source)
+            refused(format!("to attach {} probes", sites.len()), source)
         })
 }
 

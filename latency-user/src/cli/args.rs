@@ -129,7 +129,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         "ms" => 1e-3,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(format!("unknown unit `{unit}`: use us, ms, s, m or h")),
+        _ => return Err("not a duration: write 10s, 500ms, 2m or 1h".into()),
     };
     let number: f64 =
         number.parse().map_err(|_| "not a duration: write 10s, 500ms, 2m or 1h".to_string())?;

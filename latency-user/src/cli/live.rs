@@ -21,18 +21,21 @@ pub struct Live<'a> {
 pub struct Printer {
     terminal: bool,
     quiet: bool,
+    live: bool,
     shown: bool,
 }
 
 impl Printer {
-    /// A printer that prints nothing if `quiet`.
-    pub fn new(quiet: bool) -> Self {
-        Self { terminal: super::stderr_is_terminal(), quiet, shown: false }
+    /// A printer that prints nothing if `quiet`. `shared`: a command writes to standard error
+    /// too; there the line shows on a terminal only, where it can be wiped away again.
+    pub fn new(quiet: bool, shared: bool) -> Self {
+        let terminal = super::stderr_is_terminal();
+        Self { terminal, quiet, live: terminal || !shared, shown: false }
     }
 
     /// Shows the line.
     pub fn show(&mut self, live: &Live<'_>) {
-        if self.quiet {
+        if self.quiet || !self.live {
             return;
         }
         let line = line(live);

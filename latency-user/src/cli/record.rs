@@ -177,9 +177,6 @@ async fn trace(
         return Err(plan.explain_empty(&target).into());
     }
     refuse_hazards(&target, &plan)?;
-    let path = output_path(args, &target);
-    let file = RecordingFile::create(&path)?;
-
     let mut session = Session::load(Settings {
         pid: target.pid,
         ring_bytes: args.ring_size,
@@ -187,6 +184,8 @@ async fn trace(
         threads: target.thread_count,
         modes: modes(),
     })?;
+    let path = output_path(args, &target);
+    let file = RecordingFile::create(&path)?;
     let stream = Stream::new(session.take_ring()?);
     let mut logger = match session.take_logger() {
         Some(logger) => Some(
@@ -216,7 +215,7 @@ async fn trace(
         session,
         stream,
         builder,
-        printer: Printer::new(args.quiet),
+        printer: Printer::new(args.quiet, command.is_some()),
         warnings: Vec::new(),
         started: Instant::now(),
     };
