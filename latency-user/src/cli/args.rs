@@ -151,7 +151,7 @@ fn parse_ring_size(text: &str) -> Result<u32, String> {
         "K" | "k" | "KiB" => 10,
         "M" | "MiB" => 20,
         "G" | "GiB" => 30,
-        _ => return Err(format!("unknown unit `{unit}`: use KiB, MiB or GiB")),
+        _ => return Err("not a size: write 64KiB or 4MiB".into()),
     };
     let number: u64 = number.parse().map_err(|_| "not a size: write 64KiB or 4MiB".to_string())?;
     let bytes = number.saturating_mul(1 << shift);
