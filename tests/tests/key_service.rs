@@ -2,9 +2,10 @@
 
 use latency_tests::{Tracer, Workload, exclusive};
 
-/// Within which a percentile must agree with the service's own clock. The service's time includes
-/// the probes' own cost (about a microsecond), the tracer's does not: hence never less than this.
-const CLOSE_NS: u64 = 1_500;
+/// Within which a percentile must agree with the service's own clock, at the least. This catches
+/// wrong pairs and wrong units on a busy machine; how close they are on a quiet one is measured by
+/// `cargo xtask bench accuracy`.
+const CLOSE_NS: u64 = 10_000;
 
 #[track_caller]
 fn assert_close(measured: u64, expected: u64, percent: u64, what: &str) {
@@ -42,7 +43,7 @@ fn agrees(algorithm: &str, rate: &str) {
     assert_eq!(report.incomplete_calls(), 0);
     for operation in ["sign", "verify"] {
         let row = report.row(operation, algorithm);
-        for (name, percent) in [("p50", 5), ("p99", 10)] {
+        for (name, percent) in [("p50", 10), ("p99", 30)] {
             let expected = truth.of(operation, algorithm, &format!("{name}_ns"));
             let what = format!("{name} of {operation} {algorithm}");
             assert_close(row.latency_ns(name), expected, percent, &what);

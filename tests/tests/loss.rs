@@ -42,9 +42,10 @@ fn stopped_reader_loses_no_count() {
         assert_eq!(row.source(), "kernel-histogram");
         let expected = truth.of(operation, algorithm, "p50_ns");
         let measured = row.latency_ns("p50");
-        // One per cent for the histogram; the probes' own cost is in the service's time alone.
+        // One per cent for the histogram; the rest for what the traps cost outside the duration,
+        // which only the service's clock sees.
         assert!(
-            measured.abs_diff(expected) <= expected / 100 + 1_500,
+            measured.abs_diff(expected) <= expected / 100 + 10_000,
             "p50 of {operation}: {measured} ns, {expected} ns by the service's clock"
         );
     }

@@ -117,9 +117,7 @@ pub fn attach_uprobe_multi(
     CString::new(path.as_os_str().as_bytes())
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
         .and_then(|path| create_link(program, attach_type, is_return, &path, pid, sites))
-        .map_err(|source| {
-            refused(format!("to attach {} probes", sites.len()), source)
-        })
+        .map_err(|source| refused(format!("to attach {} probes", sites.len()), source))
 }
 
 fn create_link(

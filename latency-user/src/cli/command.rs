@@ -28,8 +28,7 @@ pub fn start(command: &[OsString]) -> Result<Started> {
     builder.args(arguments);
     let user = sudo_caller();
     if let Some(user) = &user {
-        for (name, value) in [("HOME", &user.home), ("USER", &user.name), ("LOGNAME", &user.name)]
-        {
+        for (name, value) in [("HOME", &user.home), ("USER", &user.name), ("LOGNAME", &user.name)] {
             builder.env(name, OsStr::from_bytes(value.as_bytes()));
         }
     }
@@ -70,6 +69,12 @@ impl Started {
         ptrace(libc::PTRACE_DETACH, self.tid(), 0, 0).context("cannot let the command run")?;
         self.stopped = false;
         Ok(())
+    }
+
+    /// Asks the command to end, by SIGTERM.
+    pub fn terminate(&self) {
+        // SAFETY: plain system call; the child is not reaped yet, so the id is its.
+        unsafe { libc::kill(self.tid(), libc::SIGTERM) };
     }
 
     /// Waits for the command's end and returns what its exit status is to a shell: 128 + the

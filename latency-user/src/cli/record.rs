@@ -152,11 +152,7 @@ struct Tracing<'a> {
     started: Instant,
 }
 
-async fn trace(
-    args: &RecordArgs,
-    mut command: Option<&mut Started>,
-    verbose: bool,
-) -> Result<u8> {
+async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bool) -> Result<u8> {
     let pid = match (&command, args.pid) {
         (Some(started), _) => started.pid(),
         (None, Some(pid)) => pid,
@@ -245,8 +241,14 @@ async fn trace(
     let ended_by = loop {
         tokio::select! {
             biased;
+            // A terminal sends its Ctrl-C to the command as well; SIGTERM came to us alone.
             _ = interrupt.recv() => break EndedBy::Signal,
-            _ = terminate.recv() => break EndedBy::Signal,
+            _ = terminate.recv() => {
+                if let Some(started) = command.as_deref() {
+                    started.terminate();
+                }
+                break EndedBy::Signal;
+            }
             () = until(deadline) => break EndedBy::Duration,
             _ = drain.tick() => tracing.drain(),
             _ = live.tick() => tracing.show_live(),
@@ -256,7 +258,15 @@ async fn trace(
             _ = pidfd.readable() => break EndedBy::TargetExit,
         }
     };
-    tracing.finish(ended_by, command, file, &path).await
+    tracing.finish(ended_by, command.as_deref_mut(), file, &path).await?;
+    let Some(started) = command else { return Ok(0) };
+    // The exit status passed through is the command's, whatever ended the tracing. Another signal
+    // ends the waiting.
+    tokio::select! {
+        _ = interrupt.recv() => Ok(128 + libc::SIGINT as u8),
+        _ = terminate.recv() => Ok(128 + libc::SIGTERM as u8),
+        _ = pidfd.readable() => Ok(started.wait()? as u8),
+    }
 }
 
 /// Waits for the deadline; for ever if there is none.
@@ -421,7 +431,7 @@ impl Tracing<'_> {
         command: Option<&mut Started>,
         file: RecordingFile,
         path: &std::path::Path,
-    ) -> Result<u8> {
+    ) -> Result<()> {
         self.session.set_taking(false)?;
         // Calls that were being counted just now are in the ring buffer within microseconds.
         let settled = Instant::now() + SETTLE;
@@ -433,23 +443,20 @@ impl Tracing<'_> {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let mut status = 0;
-        let mut exit_status = None;
-        if let Some(started) = command {
-            // On Ctrl-C the command got the signal as well; it ends in its own time.
-            let code = match ended_by {
-                EndedBy::TargetExit => Some(started.wait()?),
-                _ => started.try_wait()?,
-            };
-            exit_status = code;
-            status = code.unwrap_or(0) as u8;
-        }
+        let exit_status = match command {
+            Some(started) if ended_by == EndedBy::TargetExit => Some(started.wait()?),
+            Some(started) => started.try_wait()?,
+            None => None,
+        };
         let recording = self.recording(ended_by, exit_status)?;
         self.printer.clear();
         // The report comes first: should the disk be full, it is on the screen at least.
         let to_stderr = self.args.pid.is_none();
-        let colour =
-            if to_stderr { super::colour(&std::io::stderr()) } else { super::colour(&std::io::stdout()) };
+        let colour = if to_stderr {
+            super::colour(&std::io::stderr())
+        } else {
+            super::colour(&std::io::stdout())
+        };
         let page = render(&recording, self.args.format, colour)?;
         let printed = write_report(&page, to_stderr);
         file.commit(&recording)?;
@@ -460,12 +467,10 @@ impl Tracing<'_> {
         ));
         let estimate = self.session.detach_estimate();
         if estimate > Duration::from_millis(500) {
-            self.printer
-                .message(&format!("detaching, about {:.1} s …", estimate.as_secs_f64()));
+            self.printer.message(&format!("detaching, about {:.1} s …", estimate.as_secs_f64()));
         }
         drop(self.session);
-        printed?;
-        Ok(status)
+        printed
     }
 }
 
@@ -601,4 +606,3 @@ fn own_peak_memory_bytes() -> u64 {
         .unwrap_or(0)
         * 1024
 }
-

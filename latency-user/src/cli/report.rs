@@ -19,9 +19,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     match &args.output {
         None => super::print(&render(&recording, args.format, super::colour(&io::stdout()))?),
         Some(path) => std::fs::write(path, render(&recording, args.format, false)?)
-            .with_context(|| {
-                format!("cannot write {}; name another file with -o", path.display())
-            }),
+            .with_context(|| format!("cannot write {}; name another file with -o", path.display())),
     }
 }
 

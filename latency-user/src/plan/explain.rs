@@ -19,8 +19,9 @@ pub(super) fn holds_own_copy(file: &ElfFile) -> bool {
 }
 
 pub(super) fn explain(who: &str, files: &[ElfFile], plan: &Plan) -> String {
-    let mut text =
-        format!("nothing to trace: no file that {who} runs offers an OpenSSL sign or verify function");
+    let mut text = format!(
+        "nothing to trace: no file that {who} runs offers an OpenSSL sign or verify function"
+    );
     let copies: Vec<&ElfFile> = files.iter().filter(|file| holds_own_copy(file)).collect();
     for file in &copies {
         let version = file.facts.openssl_version.as_deref().unwrap_or("OpenSSL");
