@@ -186,7 +186,7 @@ impl Plan {
             self.probes.push(probe);
         }
         self.skipped.sort_by_key(|skipped| skipped.file);
-        self.warn(files, first_new, is_full);
+        self.warn(files, is_full);
         first_new..self.probes.len()
     }
 
@@ -227,7 +227,7 @@ impl Plan {
         }
     }
 
-    fn warn(&mut self, files: &[ElfFile], first_new: usize, is_full: bool) {
+    fn warn(&mut self, files: &[ElfFile], is_full: bool) {
         let mut warnings = Vec::new();
         for (index, file) in files.iter().enumerate() {
             let path = file.path.display();
@@ -255,18 +255,6 @@ impl Plan {
             if let Some(reason) = &file.facts.unreadable {
                 warnings.push(format!("{path} is not searched for functions: {reason}"));
             }
-        }
-        let slow: Vec<&str> = self.probes[first_new..]
-            .iter()
-            .filter(|probe| probe.price == Price::SingleStepped)
-            .map(|probe| probe.symbol.as_str())
-            .collect();
-        if !slow.is_empty() {
-            warnings.push(format!(
-                "no cheap place for a probe on {}: each call of these costs a single step more \
-                 (about 1 us on bare metal, 20 us in some virtual machines)",
-                slow.join(", ")
-            ));
         }
         if is_full {
             warnings.push(format!("only the first {MAX_PROBES} probes are planned"));

@@ -8,7 +8,7 @@ use crate::recording::{Price, Probe};
 /// pair of probes costs about a microsecond.
 const SHORT_NS: u64 = 2_000;
 /// The same where an entry probe is single-stepped, which takes up to 20 µs in a virtual machine.
-const SHORT_SINGLE_STEPPED_NS: u64 = 40_000;
+const SHORT_SINGLE_STEPPED_NS: u64 = 400_000;
 
 /// The warnings that follow from a report's numbers.
 pub(super) fn of(report: &Report) -> Vec<String> {
