@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use latency_tests::breakpoints::breakpoints;
 use latency_tests::tracer::{latency, latency_as_nobody, open_to_all};
+use latency_tests::workload::build;
 use latency_tests::{Build, Finished, Process, Tracer, Workload, exclusive};
 
 /// How long a refusal may take.
@@ -95,6 +96,26 @@ fn stripped_static_executable() {
     );
     target.work();
     target.end();
+}
+
+/// Check that a process whose sign pauses on a stack of its own is refused with the reason, and
+/// ends as it does untraced: a return probe would kill it.
+#[test]
+fn asynchronous_jobs() {
+    let _machine = exclusive();
+    let program = build("asyncjobs", Build::Shared);
+    let mut target = Process::start(Command::new(program).arg("--wait"));
+    target.wait_stderr("asyncjobs: ready");
+    let pid = target.pid().to_string();
+    refused(
+        &mut latency(&["record", "-p", &pid, "-d", "1s"]),
+        &[&["asyncjobs"], &["ASYNC_pause_job"], &["engine"]],
+    );
+    assert_eq!(breakpoints(target.pid()), [""; 0]);
+    target.send_line();
+    let finished = target.wait(PATIENCE);
+    assert!(finished.status.success(), "{finished:?}");
+    assert_eq!(finished.stdout.trim(), r#"{"paused":3,"signatures":3}"#);
 }
 
 /// The build id as `file` and `readelf` print it.

@@ -46,6 +46,8 @@ pub fn run(args: &RecordArgs, verbose: bool) -> Result<u8> {
         Some(_) => None,
         None => Some(command::start(&args.command)?),
     };
+    // After the command was started: its limits are its caller's.
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -572,6 +574,18 @@ fn skipped_info(skipped: &plan::Skipped, files: &[ElfFile]) -> recording::Skippe
         file: files[skipped.file].path.display().to_string(),
         symbol: skipped.symbol.clone(),
         reason: skipped.reason.clone(),
+    }
+}
+
+/// Raises the limit of open files as far as it goes: every file that the target maps is held open.
+fn raise_open_files() {
+    // SAFETY: a valid pointer for both calls; where they fail, the limit stays as it is.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
     }
 }
 
