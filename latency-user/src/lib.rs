@@ -3,4 +3,5 @@
 //! The modules stand in the order the data flows; each uses only those before it.
 
 pub mod attach;
+pub mod plan;
 pub mod stream;
