@@ -10,3 +10,4 @@ pub mod histogram;
 pub mod operation;
 pub mod probe;
 pub mod record;
+pub mod unwind;

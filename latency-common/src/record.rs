@@ -7,6 +7,8 @@
 pub mod kind {
     /// An [`super::OperationRecord`].
     pub const OPERATION: u32 = 1;
+    /// A [`super::StackHeader`] and the stack's frames.
+    pub const STACK: u32 = 2;
 }
 
 /// How an operation ended.
@@ -62,6 +64,43 @@ const _: () = {
     assert!(offset_of!(OperationRecord, algorithm) == 32);
     assert!(offset_of!(OperationRecord, signature_bytes) == 36);
 };
+
+/// A stack, sent once and referred to by its id: this header, then `frames` addresses of 8 bytes
+/// each, the innermost first. A record that refers to a stack may come before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct StackHeader {
+    /// [`kind::STACK`].
+    pub kind: u32,
+    /// Number of frames: at most [`crate::unwind::MAX_FRAMES`].
+    pub frames: u16,
+    /// How it ended: the id of a [`crate::unwind::StackEnd`].
+    pub end: u8,
+    /// See [`stack_flags`].
+    pub flags: u8,
+    /// The stack's id; never 0.
+    pub id: u64,
+    /// Process, in the tracer's PID namespace.
+    pub tgid: u32,
+    #[doc(hidden)]
+    pub _pad: u32,
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<StackHeader>() == 24);
+    assert!(offset_of!(StackHeader, frames) == 4);
+    assert!(offset_of!(StackHeader, end) == 6);
+    assert!(offset_of!(StackHeader, flags) == 7);
+    assert!(offset_of!(StackHeader, id) == 8);
+    assert!(offset_of!(StackHeader, tgid) == 16);
+};
+
+/// Bits of [`StackHeader::flags`].
+pub mod stack_flags {
+    /// At least one frame was found by the frame pointer, where no row was known: it may be wrong.
+    pub const FRAME_POINTER: u8 = 1;
+}
 
 /// Which kernel histogram counts an operation: a key of the `HISTOGRAM_SLOTS` map.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

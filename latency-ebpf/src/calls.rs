@@ -22,7 +22,7 @@ static OPEN_CALLS: HashMap<u32, OpenCall> = HashMap::with_max_entries(16_384, 0)
 
 /// Records to the reader; the loader sets the size.
 #[map]
-static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
+pub static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
 /// `[0]`: 1 while new calls are taken. Cleared before the last drain, so that the books close.
 #[map]

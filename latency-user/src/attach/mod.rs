@@ -3,6 +3,7 @@
 mod counts;
 mod object;
 mod syscalls;
+pub mod unwind;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -16,10 +17,10 @@ use aya::{Ebpf, EbpfLoader};
 use thiserror::Error;
 
 pub use counts::{KernelCounts, SlotCounts};
-pub use syscalls::ProgramRuns;
+pub use syscalls::{ProgramRuns, program_runs};
 
 /// The eBPF object, built from `latency-ebpf`.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("LATENCY_BPF_OBJECT"));
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("LATENCY_BPF_OBJECT"));
 
 /// Histogram slots: one for each (operation, algorithm, outcome) that occurs.
 const HISTOGRAM_SLOTS: u32 = 96;

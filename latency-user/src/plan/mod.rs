@@ -6,6 +6,7 @@ mod error;
 mod explain;
 mod select;
 mod site;
+pub mod unwind;
 mod user;
 
 use std::collections::{HashMap, HashSet};

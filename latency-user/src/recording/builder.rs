@@ -274,6 +274,8 @@ impl RecordingBuilder {
                 unmatched_returns: counter(Counter::UnmatchedReturn),
             },
             nested_calls: counter(Counter::Nested),
+            waits: Vec::new(),
+            stacks: Vec::new(),
             own_cost: finish.own_cost,
             warnings: finish.warnings,
         }

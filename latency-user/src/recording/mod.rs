@@ -5,6 +5,7 @@ mod capped;
 mod file;
 mod histogram;
 mod model;
+mod off_cpu;
 mod row;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -18,3 +19,4 @@ pub use model::{
     MAX_INTERVALS, MAX_SLOWEST, Outcome, OwnCost, Price, Probe, Recording, Row, Skipped,
     SlowOperation, Target,
 };
+pub use off_cpu::{Frame, Reason, Stack, WaitGroup, Waker};

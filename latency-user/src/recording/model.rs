@@ -4,6 +4,7 @@ use latency_common::counter::Counter;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::SparseHistogram;
+use super::off_cpu::{Stack, WaitGroup};
 
 /// At most this many intervals are kept; see [`Recording::interval_ns`].
 pub const MAX_INTERVALS: usize = 600;
@@ -61,6 +62,12 @@ pub struct Recording {
     pub incomplete_calls: IncompleteCalls,
     /// Calls of probed functions inside an operation, which are no operations of their own.
     pub nested_calls: u64,
+    /// Time off the CPU, largest first; empty where the scheduler was not traced.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
+    pub waits: Vec<WaitGroup>,
+    /// The stacks that the waits refer to.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
+    pub stacks: Vec<Stack>,
     /// What the tracing itself cost.
     pub own_cost: OwnCost,
     /// Warnings given while tracing.

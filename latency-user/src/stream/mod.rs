@@ -2,6 +2,7 @@
 //! would be paid by the target.
 
 mod decode;
+mod stack;
 
 use std::borrow::Borrow;
 
@@ -9,6 +10,7 @@ use aya::maps::{MapData, RingBuf};
 use latency_common::record::OperationRecord;
 
 pub use decode::{DecodeError, Record, decode};
+pub use stack::{Stack, decode_stack};
 
 /// The reader's end of the ring buffer.
 pub struct Stream<T> {
