@@ -2,5 +2,7 @@
 //!
 //! The modules stand in the order the data flows; each uses only those before it.
 
+pub mod plan;
+
 pub mod attach;
 pub mod stream;

@@ -1,0 +1,3 @@
+//! What to probe, and what the programs must know of this kernel: plain data.
+
+pub mod kernel;
