@@ -12,6 +12,7 @@ use latency_common::ledger::Ledger;
 use latency_common::operation::{Entry, OpenCall, Return};
 use latency_common::probe::{ProbeCookie, probe_of};
 use latency_common::record::{OperationRecord, SlotKey, kind};
+use latency_common::thread::ThreadState;
 
 use crate::counters::{count, hit};
 use crate::identity::Current;
@@ -28,6 +29,11 @@ static TAKING: Array<u32> = Array::with_max_entries(1, 0);
 /// Enters a probed function; true if it is nested in an open call.
 #[inline(always)]
 pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
+    // The duration is the caller's: what the probes cost inside the call counts, as it does for
+    // the caller's own clock. So the first thing here is the time, and the last but the counting
+    // at the return.
+    // SAFETY: no preconditions.
+    let start_ns = unsafe { bpf_ktime_get_ns() };
     let Some(current) = Current::in_target() else { return false };
     if TAKING.get(0).is_none_or(|taking| *taking == 0) {
         return false;
@@ -51,17 +57,15 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
     if globals::log() {
         debug!(ctx, "thread {} enters probe {}", current.tid, probe_of(cookie));
     }
-    // Last, so that as little as possible of the probe's own time counts.
+    // Last: it marks the call as open.
     // SAFETY: the current thread's entry.
-    unsafe { threads::begin_operation(thread) };
+    unsafe { threads::begin_operation(thread, start_ns) };
     false
 }
 
 /// Returns from a probed function.
 #[inline(always)]
 pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs) {
-    // SAFETY: no preconditions. First, for the same reason.
-    let end_ns = unsafe { bpf_ktime_get_ns() };
     let Some(current) = Current::in_target() else { return };
     let Some(thread) = threads::get(current.kernel_tid()) else {
         count(Counter::UnmatchedReturn);
@@ -70,11 +74,7 @@ pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs) {
     // SAFETY: as in `enter`.
     let (regs, call) = unsafe { (&*regs, &mut (*thread).call) };
     match call.leave(regs.rsp) {
-        Return::Outermost(call) => {
-            // SAFETY: the current thread's entry.
-            let closed = unsafe { threads::close_operation(thread, &call, end_ns) };
-            complete(ctx, &current, &call, regs.rax, closed);
-        }
+        Return::Outermost(call) => complete(ctx, &current, thread, &call, regs.rax),
         Return::Abandoned => count(Counter::Abandoned),
         // The chained return of a function that was tail-called comes after its caller's.
         Return::Unmatched | Return::Nested => {}
@@ -85,18 +85,11 @@ pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs) {
 fn complete<C: EbpfContext>(
     ctx: &C,
     current: &Current,
+    thread: *mut ThreadState,
     call: &OpenCall,
     value: u64,
-    (ledger, end_ns): (Ledger, u64),
 ) {
     let described = ProbeCookie::unpack(call.cookie);
-    let duration_ns = match end_ns.checked_sub(call.start_ns) {
-        Some(duration_ns) => duration_ns,
-        None => {
-            count(Counter::ClockBackwards);
-            0
-        }
-    };
     let signature_bytes = match call.signature_bytes(value, read_user) {
         Ok(bytes) => bytes,
         Err(_) => {
@@ -111,30 +104,48 @@ fn complete<C: EbpfContext>(
     };
     let outcome = call.outcome(value);
     count(Counter::Completed);
-    histograms::record(
-        SlotKey { operation: described.operation, outcome, algorithm: algorithm.0 },
-        duration_ns,
-    );
+    let histogram = histograms::find(SlotKey {
+        operation: described.operation,
+        outcome,
+        algorithm: algorithm.0,
+    });
     let record = OperationRecord {
         kind: kind::OPERATION,
         probe: described.probe,
         operation: described.operation,
         outcome,
         start_ns: call.start_ns,
-        duration_ns,
+        duration_ns: 0,
         tgid: current.tgid,
         tid: current.tid,
         algorithm: algorithm.0,
         signature_bytes,
-        ledger,
+        ledger: Ledger::default(),
     };
-    // The reader polls: a wake-up here would be paid by the target.
-    match RECORDS.reserve::<OperationRecord>(0) {
+    let mut entry = RECORDS.reserve::<OperationRecord>(0);
+    if let Some(entry) = &mut entry {
+        entry.write(record);
+    }
+    if let Some(histogram) = histogram {
+        histograms::warm(histogram, elapsed_ns(call));
+    }
+    // Everything else is done, and what is written from here on is in the cache.
+    // SAFETY: the current thread's entry.
+    let (ledger, duration_ns) = unsafe { threads::close_operation(thread, call) };
+    match entry {
         Some(mut entry) => {
-            entry.write(record);
+            // SAFETY: the record was written whole above.
+            unsafe {
+                (*entry.as_mut_ptr()).duration_ns = duration_ns;
+                (*entry.as_mut_ptr()).ledger = ledger;
+            }
+            // The reader polls: a wake-up here would be paid by the target.
             entry.submit(BPF_RB_NO_WAKEUP as u64);
         }
         None => count(Counter::LostRingFull),
+    }
+    if let Some(histogram) = histogram {
+        histograms::add_to(histogram, duration_ns);
     }
     if globals::log() {
         debug!(
@@ -146,6 +157,19 @@ fn complete<C: EbpfContext>(
             outcome,
             signature_bytes
         );
+    }
+}
+
+/// Time since the call began, in nanoseconds.
+#[inline(always)]
+pub fn elapsed_ns(call: &OpenCall) -> u64 {
+    // SAFETY: no preconditions.
+    match unsafe { bpf_ktime_get_ns() }.checked_sub(call.start_ns) {
+        Some(elapsed_ns) => elapsed_ns,
+        None => {
+            count(Counter::ClockBackwards);
+            0
+        }
     }
 }
 

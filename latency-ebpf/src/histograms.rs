@@ -21,25 +21,45 @@ static HISTOGRAM_SLOTS: HashMap<u64, u32> = HashMap::with_max_entries(64, 0);
 #[map]
 static SLOT_ALLOCATOR: Array<[u32; 2]> = Array::with_max_entries(1, 0);
 
-/// Counts one operation of `duration_ns`.
+/// The histogram that counts operations of `key` on this CPU.
 #[inline(always)]
-pub fn record(key: SlotKey, duration_ns: u64) {
+pub fn find(key: SlotKey) -> Option<*mut KernelHistogram> {
     let slot = slot_of(key.pack());
     if slot == 0 {
         count(Counter::HistogramTableFull);
     }
-    let Some(histogram) = HISTOGRAMS.get_ptr_mut(slot) else { return };
+    HISTOGRAMS.get_ptr_mut(slot)
+}
+
+/// Brings what [`add_to`] is going to write into the cache: after milliseconds of bignum
+/// arithmetic it is not there, and a miss after the clock was read would be time that the caller
+/// sees and the duration does not have.
+#[inline(always)]
+pub fn warm(histogram: *mut KernelHistogram, about_ns: u64) {
+    let bucket = core::hint::black_box(bucket_of(about_ns));
+    if bucket >= BUCKETS {
+        return;
+    }
+    // SAFETY: a live map value; the bucket is inside it.
+    unsafe {
+        let _ = (&raw const (*histogram).buckets).cast::<u64>().add(bucket).read_volatile();
+        let _ = (&raw const (*histogram).max_ns).read_volatile();
+    }
+}
+
+/// Counts one operation of `duration_ns` in a histogram that [`find`] found.
+#[inline(always)]
+pub fn add_to(histogram: *mut KernelHistogram, duration_ns: u64) {
     let bucket = core::hint::black_box(bucket_of(duration_ns));
     if bucket >= BUCKETS {
         return;
     }
-    // SAFETY: a map value just looked up; the bucket is inside it.
+    // SAFETY: a live map value; the bucket is inside it.
     unsafe {
         add((&raw mut (*histogram).buckets).cast::<u64>().add(bucket), 1);
         add(&raw mut (*histogram).sum_ns, duration_ns);
-        // Two programs that race here may keep the smaller of two maxima: the records have it
-        // exactly, and without records it is off by less than the bucket's width only if both
-        // were maxima within nanoseconds of each other.
+        // Two programs that race here may keep the smaller of two maxima; only the maximum of a
+        // trace with lost records comes from here.
         if (*histogram).max_ns < duration_ns {
             (*histogram).max_ns = duration_ns;
         }
@@ -59,7 +79,9 @@ fn slot_of(key: u64) -> u32 {
         if next >= slots {
             return 0;
         }
-        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::Relaxed }>(
+        // Not relaxed: LLVM's BPF backend makes of a relaxed one the instruction that does not
+        // fetch, and takes the operand for the old value.
+        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::AcqRel }>(
             allocator.cast::<u32>(),
             1,
         )

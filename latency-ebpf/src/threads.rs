@@ -6,7 +6,6 @@
 //! [`close_operation`]. Wakers only write the fields that are theirs (`wake_ns`, `waker`).
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::helpers::generated::bpf_get_current_task_btf;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::HashMap;
@@ -16,6 +15,7 @@ use latency_common::ledger::Ledger;
 use latency_common::operation::OpenCall;
 use latency_common::thread::ThreadState;
 
+use crate::calls::elapsed_ns;
 use crate::counters::count;
 use crate::{globals, sched};
 
@@ -54,56 +54,58 @@ pub fn remove(tid: u32) {
     let _ = THREADS.remove(tid);
 }
 
-/// Begins an operation of the current thread: zeroes its ledger, and sets `call.start_ns`.
+/// Begins an operation of the current thread, which was entered at `start_ns`: zeroes its ledger,
+/// and sets `call.start_ns`.
 ///
 /// # Safety
 /// `thread` is the current thread's entry.
 #[inline(always)]
-pub unsafe fn begin_operation(thread: *mut ThreadState) {
+pub unsafe fn begin_operation(thread: *mut ThreadState, start_ns: u64) {
     // SAFETY: a live map value. Its other writers are this thread's switches, which come between
     // two instructions of this program or not at all, as a signal handler would.
     let thread = unsafe { &mut *thread };
     if !globals::ledger() {
-        // SAFETY: no preconditions.
-        thread.call.start_ns = unsafe { bpf_ktime_get_ns() };
+        thread.call.start_ns = start_ns;
         return;
     }
     thread.faults_at_start = faults();
     for _ in 0..ATTEMPTS {
         let sequence = sequence_of(thread);
-        // SAFETY: no preconditions.
-        let now_ns = unsafe { bpf_ktime_get_ns() };
-        thread.timeline.begin(now_ns);
-        thread.call.start_ns = now_ns;
+        let came_back_ns = thread.timeline.since_ns;
+        thread.timeline.begin(start_ns);
+        // Switched out since the entry: a program is preempted, it never blocks. Its time before
+        // that, less than a microsecond, is not worth another clock reading.
+        if let Some(preempted_ns) = came_back_ns.checked_sub(start_ns) {
+            thread.timeline.since_ns = came_back_ns;
+            thread.timeline.ledger.preempted_ns = preempted_ns;
+        }
+        thread.call.start_ns = start_ns;
         // A switch meanwhile found half of this: its interval is in the ledger in part, or not
-        // at all. Then begin again, later.
+        // at all. Then begin again.
         if sequence_of(thread) == sequence {
             break;
         }
     }
 }
 
-/// The ledger of the current thread's operation, which just returned as `call`, and the
-/// operation's end: `end_ns`, or when the thread came back if it was switched out after that was
-/// read.
+/// The ledger of the current thread's operation, which is returning as `call`, and the
+/// operation's duration until now, in nanoseconds.
 ///
 /// # Safety
 /// `thread` is the current thread's entry.
 #[inline(always)]
-pub unsafe fn close_operation(
-    thread: *mut ThreadState,
-    call: &OpenCall,
-    end_ns: u64,
-) -> (Ledger, u64) {
+pub unsafe fn close_operation(thread: *mut ThreadState, call: &OpenCall) -> (Ledger, u64) {
     if !globals::ledger() {
-        return (Ledger::untold(end_ns.saturating_sub(call.start_ns)), end_ns);
+        let duration_ns = elapsed_ns(call);
+        return (Ledger::untold(duration_ns), duration_ns);
     }
     // SAFETY: as in `begin_operation`.
     let thread = unsafe { &mut *thread };
-    let mut closed = (Ledger::default(), end_ns);
+    let now = faults();
+    let mut closed = (Ledger::default(), call.start_ns);
     for _ in 0..ATTEMPTS {
         let sequence = sequence_of(thread);
-        closed = thread.timeline.closed(end_ns);
+        closed = thread.timeline.closed(call.start_ns + elapsed_ns(call));
         // A switch meanwhile changed what was copied before it.
         if sequence_of(thread) == sequence {
             break;
@@ -117,10 +119,9 @@ pub unsafe fn close_operation(
         thread.timeline.begin(closed.1);
     }
     let (minor, major) = (thread.faults_at_start[0], thread.faults_at_start[1]);
-    let now = faults();
     closed.0.minor_faults = now[0].wrapping_sub(minor);
     closed.0.major_faults = now[1].wrapping_sub(major);
-    closed
+    (closed.0, closed.1.wrapping_sub(call.start_ns))
 }
 
 /// Reads the sequence between, not among, the other accesses.

@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     }
     let mut stream = Stream::new(session.take_ring()?);
     let before = switches(pid)?;
-    let counts_before = session.counts()?;
+    let counts_before = session.counts(probes.len())?;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
     let mut seen = Seen::default();
     while Instant::now() < deadline {
@@ -56,7 +56,7 @@ fn main() -> Result<()> {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    let counts = session.counts()?;
+    let counts = session.counts(probes.len())?;
     let after = switches(pid).unwrap_or(before);
     while stream.drain(100_000, |record| seen.take(record)) > 0 {}
     seen.print();

@@ -2,7 +2,20 @@
 //!
 //! The modules stand in the order the data flows; each uses only those before it.
 
+pub mod target;
+
 pub mod plan;
 
 pub mod attach;
+
 pub mod stream;
+
+pub mod recording;
+
+pub mod aggregate;
+
+pub mod report;
+
+pub mod render;
+
+pub mod cli;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `latency` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    latency_user::cli::main()
+}

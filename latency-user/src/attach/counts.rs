@@ -98,14 +98,14 @@ pub fn prepare(ebpf: &mut Ebpf, slots: u32) -> Result<(), AttachError> {
 }
 
 /// Reads everything.
-pub fn read(ebpf: &Ebpf, slots: u32) -> Result<KernelCounts, AttachError> {
+pub fn read(ebpf: &Ebpf, slots: u32, probes: u32) -> Result<KernelCounts, AttachError> {
     let mut counts = KernelCounts::default();
     let counters: PerCpuArray<_, u64> = open!(PerCpuArray, ebpf, "COUNTERS");
     for (counter, value) in Counter::ALL.into_iter().zip(&mut counts.counters) {
         *value = sum(&counters, counter as u32, "COUNTERS")?;
     }
     let hits: PerCpuArray<_, u64> = open!(PerCpuArray, ebpf, "PROBE_HITS");
-    for probe in 0..super::MAX_PROBES {
+    for probe in 0..probes {
         counts.probe_hits.push(sum(&hits, probe, "PROBE_HITS")?);
     }
     let keys: HashMap<_, u64, u32> = open!(HashMap, ebpf, "HISTOGRAM_SLOTS");

@@ -30,16 +30,16 @@ const HISTOGRAM_SLOTS: u32 = 96;
 /// there are fewer slots.
 const HISTOGRAM_BUDGET_BYTES: usize = 64 << 20;
 
-/// Most probes that one session can hold; the cookie has 12 bits for the index.
-pub const MAX_PROBES: u32 = 512;
+/// Most probes that one session can hold.
+const MAX_PROBES: u32 = crate::plan::MAX_PROBES as u32;
 
 /// Why the target could not be traced.
 #[derive(Debug, Error)]
 pub enum AttachError {
     /// The caller lacks the rights.
     #[error(
-        "the kernel refused {action} ({source}): this needs root, or CAP_BPF and CAP_PERFMON \
-         (before Linux 5.8: CAP_SYS_ADMIN); run it with sudo{lockdown}"
+        "the kernel refused {action}: this needs root, or CAP_BPF and CAP_PERFMON; run it with \
+         sudo{lockdown}"
     )]
     NotPermitted {
         /// What was refused.
@@ -50,7 +50,7 @@ pub enum AttachError {
         lockdown: &'static str,
     },
     /// The kernel refused for another reason.
-    #[error("the kernel refused {action}: {source}{hint}")]
+    #[error("the kernel refused {action}{hint}")]
     Refused {
         /// What was refused.
         action: String,
@@ -67,8 +67,8 @@ pub enum AttachError {
     Facts(#[from] crate::plan::kernel::FactError),
     /// The kernel's verifier rejected a program.
     #[error(
-        "the kernel's verifier rejected the program `{program}` ({source}); please report this \
-         with `uname -r` and the log:\n{log}"
+        "the kernel's verifier rejected the program `{program}`; please report this with `uname -r` \
+         and the log:\n{log}\n"
     )]
     Verifier {
         /// The program.
@@ -143,16 +143,17 @@ pub struct Session {
     ebpf: Ebpf,
     object: object::Programs,
     settings: Settings,
-    mode: Option<Mode>,
+    mode: Mode,
     links: Vec<OwnedFd>,
     perf_links: usize,
+    watching: bool,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     slots: u32,
     scheduler: scheduler::Scheduler,
 }
 
 impl Session {
-    /// Loads the object: creates the maps, and the program that watches threads end. No probe is
+    /// Loads the object: creates the maps, chooses the mode, loads the programs. Nothing is
     /// attached yet.
     ///
     /// # Errors
@@ -213,24 +214,45 @@ impl Session {
             None
         };
         let watcher: &mut RawTracePoint = object::program(&mut ebpf, "thread_exit")?;
-        watcher
-            .load()
-            .and_then(|()| watcher.attach("sched_process_exit").map(drop))
-            .map_err(|error| object::explain_program("thread_exit", error))?;
+        watcher.load().map_err(|error| object::explain_program("thread_exit", error))?;
         let mut session = Self {
             ebpf,
             object,
             settings,
-            mode: None,
+            mode: Mode::Perf,
             links: Vec::new(),
             perf_links: 0,
+            watching: false,
             logger,
             slots,
             scheduler,
         };
         session.scheduler.attach(&mut session.object);
         session.set_taking(true)?;
+        session.mode = session.choose_mode()?;
         Ok(session)
+    }
+
+    /// The first of the wanted modes that this kernel has.
+    fn choose_mode(&mut self) -> Result<Mode, AttachError> {
+        for mode in self.settings.modes.clone() {
+            let kinds = match mode {
+                Mode::Session => object::SESSION,
+                Mode::Multi => object::MULTI,
+                Mode::Perf => return Ok(mode),
+            };
+            let mut supported = true;
+            for kind in kinds {
+                let syscalls::Purpose::Uprobe(attach_type) = kind.purpose else { continue };
+                let program = self.object.load(*kind)?;
+                supported &= syscalls::has_uprobe_multi(program, attach_type);
+            }
+            if supported {
+                return Ok(mode);
+            }
+            log::debug!("this kernel has no {}", mode.name());
+        }
+        Err(AttachError::Object("this kernel has none of the attach modes asked for".into()))
     }
 
     /// The ring buffer of records; once.
@@ -250,8 +272,8 @@ impl Session {
         self.logger.take()
     }
 
-    /// The mode in use, once something is attached.
-    pub const fn mode(&self) -> Option<Mode> {
+    /// How probes are attached.
+    pub const fn mode(&self) -> Mode {
         self.mode
     }
 
@@ -263,32 +285,20 @@ impl Session {
         if sites.is_empty() {
             return Ok(());
         }
+        if !self.watching {
+            let watcher: &mut RawTracePoint = object::program(&mut self.ebpf, "thread_exit")?;
+            watcher
+                .attach("sched_process_exit")
+                .map_err(|error| object::explain_program("thread_exit", error))?;
+            self.watching = true;
+        }
         // The file is attached by the inode that is open, whatever its path leads to now.
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let modes = match self.mode {
-            Some(mode) => vec![mode],
-            None => self.settings.modes.clone(),
-        };
-        let mut refusal = None;
-        for mode in modes {
-            let result = match mode {
-                Mode::Session => self.attach_multi(&path, sites, object::SESSION),
-                Mode::Multi => self.attach_multi(&path, sites, object::MULTI),
-                Mode::Perf => self.attach_perf(&path, sites),
-            };
-            match result {
-                Ok(()) => {
-                    self.mode = Some(mode);
-                    return Ok(());
-                }
-                // Older kernels do not know the attach type: the next mode may do.
-                Err(error) => {
-                    log::debug!("{} is not to be had: {error}", mode.name());
-                    refusal = Some(error);
-                }
-            }
+        match self.mode {
+            Mode::Session => self.attach_multi(&path, sites, object::SESSION),
+            Mode::Multi => self.attach_multi(&path, sites, object::MULTI),
+            Mode::Perf => self.attach_perf(&path, sites),
         }
-        Err(refusal.unwrap_or_else(|| AttachError::Object("no attach mode to try".into())))
     }
 
     fn attach_multi(
@@ -353,12 +363,12 @@ impl Session {
         array.set(0, u32::from(taking), 0).map_err(|error| AttachError::Object(error.to_string()))
     }
 
-    /// What the kernel counted so far.
+    /// What the kernel counted so far; the hits of the first `probes` probes.
     ///
     /// # Errors
     /// A map cannot be read.
-    pub fn counts(&self) -> Result<KernelCounts, AttachError> {
-        counts::read(&self.ebpf, self.slots)
+    pub fn counts(&self, probes: usize) -> Result<KernelCounts, AttachError> {
+        counts::read(&self.ebpf, self.slots, (probes as u32).min(MAX_PROBES))
     }
 
     /// Only the number of completed calls and of lost records: cheap enough for a live line.

@@ -117,6 +117,15 @@ pub fn end_of_log(text: &str) -> String {
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
+/// Whether the kernel makes links of this attach type. It is asked for a link on a file that does
+/// not exist: a kernel that knows the type says so of the file, another says that it does not
+/// know the type. Nothing is attached either way.
+pub fn has_uprobe_multi(program: BorrowedFd<'_>, attach_type: u32) -> bool {
+    let site = Site { offset: 0, cookie: 0 };
+    let result = create_link(program, attach_type, false, c"/proc/self/fd/none", 0, &[site]);
+    matches!(result, Err(error) if error.raw_os_error() == Some(libc::ENOENT))
+}
+
 /// Attaches a program to all `sites` of one file with a single link, for one process.
 pub fn attach_uprobe_multi(
     program: BorrowedFd<'_>,
@@ -126,10 +135,20 @@ pub fn attach_uprobe_multi(
     pid: u32,
     sites: &[Site],
 ) -> Result<OwnedFd, AttachError> {
-    let refuse =
-        |source| refused(format!("to attach {} probes to {}", sites.len(), path.display()), source);
-    let c_path = CString::new(path.as_os_str().as_bytes())
-        .map_err(|error| refuse(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+        .and_then(|path| create_link(program, attach_type, is_return, &path, pid, sites))
+        .map_err(|source| refused(format!("to attach {} probes", sites.len()), source))
+}
+
+fn create_link(
+    program: BorrowedFd<'_>,
+    attach_type: u32,
+    is_return: bool,
+    path: &CStr,
+    pid: u32,
+    sites: &[Site],
+) -> io::Result<OwnedFd> {
     let offsets: Vec<u64> = sites.iter().map(|site| site.offset).collect();
     let cookies: Vec<u64> = sites.iter().map(|site| site.cookie).collect();
     let mut attr = zeroed_attr();
@@ -138,14 +157,14 @@ pub fn attach_uprobe_multi(
         attr.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
         attr.link_create.attach_type = attach_type;
         let multi = &mut attr.link_create.__bindgen_anon_3.uprobe_multi;
-        multi.path = c_path.as_ptr() as u64;
+        multi.path = path.as_ptr() as u64;
         multi.offsets = offsets.as_ptr() as u64;
         multi.cookies = cookies.as_ptr() as u64;
         multi.cnt = sites.len() as u32;
         multi.flags = if is_return { UPROBE_MULTI_RETURN } else { 0 };
         multi.pid = pid;
     }
-    let fd = bpf(bpf_cmd::BPF_LINK_CREATE, &mut attr).map_err(refuse)?;
+    let fd = bpf(bpf_cmd::BPF_LINK_CREATE, &mut attr)?;
     // SAFETY: the kernel returned a new descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,0 +1,207 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Tells how long every sign and verify of a running process takes, and where the time goes.
+#[derive(Debug, Parser)]
+#[command(
+    name = "latency",
+    version,
+    about = "Tells how long every OpenSSL sign and verify of a running process takes",
+    after_help = "Examples:\n  \
+        sudo latency record -p 4711 -d 30s      attach to process 4711 for half a minute\n  \
+        sudo latency record -- openssl speed -seconds 2 ecdsap256\n  \
+        latency report latency-keysvc-4711.latency --format json\n  \
+        sudo latency doctor -p 4711             what would be probed, and what it would cost",
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// Say more; -v also turns on the log of the kernel side
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Trace a process, write a recording and print the report
+    Record(RecordArgs),
+    /// Print the report of a recording; needs neither root nor the target
+    Report(ReportArgs),
+    /// Check this machine and, with -p, a process: what would be probed, at what price; attaches
+    /// nothing
+    Doctor(DoctorArgs),
+}
+
+/// `latency record`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+    Tracing ends after -d, on Ctrl-C or SIGTERM, or when the target exits; SIGUSR1 prints an\n\
+    interim report. The report goes to standard output; with -- COMMAND, whose standard output\n\
+    is its own, to standard error. The exit status of COMMAND is passed through.")]
+pub struct RecordArgs {
+    /// Process to attach to
+    #[arg(short, long, value_name = "PID", required_unless_present = "command")]
+    pub pid: Option<u32>,
+    /// How long to trace: 10s, 500ms, 2m; a bare number is seconds [default: until it ends]
+    #[arg(short, long, value_parser = parse_duration, env = "LATENCY_DURATION")]
+    pub duration: Option<Duration>,
+    /// How often to print the live line
+    #[arg(short, long, value_parser = parse_duration, default_value = "1s", env = "LATENCY_INTERVAL")]
+    pub interval: Duration,
+    /// Recording to write [default: latency-COMM-PID.latency]
+    #[arg(short, long, value_name = "FILE", env = "LATENCY_OUTPUT")]
+    pub output: Option<PathBuf>,
+    /// Print the report in this format
+    #[arg(long, value_enum, default_value_t = Format::Text, env = "LATENCY_FORMAT")]
+    pub format: Format,
+    /// No live line, no messages but errors and warnings
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Also time this function, as an operation of that name; FILE is a path or file name that the
+    /// target maps, SYMBOL a function or a file offset 0x... (repeatable)
+    #[arg(long, value_name = "FILE:SYMBOL[=NAME]")]
+    pub probe: Vec<String>,
+    /// Probe also the functions that are left out by default for their price
+    #[arg(long)]
+    pub probe_all: bool,
+    /// Size of the buffer between kernel and reader: 4KiB and more, rounded up to a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse_ring_size, default_value = "4MiB", env = "LATENCY_RING_SIZE")]
+    pub ring_size: u32,
+    /// Command to start, as the user who called sudo, and to trace from its first operation on
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// `latency report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Recording to read
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Format to print
+    #[arg(long, value_enum, default_value_t = Format::Text, env = "LATENCY_FORMAT")]
+    pub format: Format,
+    /// File to write instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `latency doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Process to look at
+    #[arg(short, long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// As for record
+    #[arg(long, value_name = "FILE:SYMBOL[=NAME]", requires = "pid")]
+    pub probe: Vec<String>,
+    /// As for record
+    #[arg(long)]
+    pub probe_all: bool,
+}
+
+/// A report's format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// A page to read
+    Text,
+    /// The schema of docs/report-schema.md
+    Json,
+    /// One line per operation and algorithm
+    Csv,
+    /// HdrHistogram interval log, one tag per operation and algorithm
+    Hlog,
+}
+
+/// Parses `10s`, `500ms`, `1.5m`, `2h`, `100us`; a bare number is seconds.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split_unit(text);
+    let seconds_per_unit = match unit {
+        "" | "s" | "sec" => 1.0,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("not a duration: write 10s, 500ms, 2m or 1h".into()),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| "not a duration: write 10s, 500ms, 2m or 1h".to_string())?;
+    match Duration::try_from_secs_f64(number * seconds_per_unit) {
+        Ok(duration) if duration.is_zero() => Err("the duration is zero".into()),
+        Ok(duration) if duration.as_secs() > 366 * 86_400 => {
+            Err("the duration is longer than a year".into())
+        }
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Parses `4KiB`, `1M`, `65536`, and rounds up to a power of two.
+fn parse_ring_size(text: &str) -> Result<u32, String> {
+    let (number, unit) = split_unit(text);
+    let shift = match unit {
+        "" | "B" => 0,
+        "K" | "k" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => return Err("not a size: write 64KiB or 4MiB".into()),
+    };
+    let number: u64 = number.parse().map_err(|_| "not a size: write 64KiB or 4MiB".to_string())?;
+    let bytes = number.saturating_mul(1 << shift);
+    if !(4096..=1 << 30).contains(&bytes) {
+        return Err("the size must be between 4KiB and 1GiB".into());
+    }
+    Ok((bytes as u32).next_power_of_two())
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|character: char| !character.is_ascii_digit() && character != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    (number, unit.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Check that the command line's definition is consistent.
+    #[test]
+    fn definition() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    /// Check the units of durations, and that nonsense is refused.
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("100us"), Ok(Duration::from_micros(100)));
+        for bad in ["", "s", "bogus", "10 parsecs", "-1s", "0", "1e99", "999999h", "1.2.3s"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Check the units of sizes, rounding, and the bounds.
+    #[test]
+    fn ring_sizes() {
+        assert_eq!(parse_ring_size("4KiB"), Ok(4096));
+        assert_eq!(parse_ring_size("5000"), Ok(8192));
+        assert_eq!(parse_ring_size("4MiB"), Ok(4 << 20));
+        assert_eq!(parse_ring_size("1G"), Ok(1 << 30));
+        for bad in ["5", "", "KiB", "2GiB", "99999999999999999999", "4 parsecs"] {
+            assert!(parse_ring_size(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,614 @@
+//! `latency record`: look at the target, plan, attach, drain until the end, report, detach.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use aya::maps::MapData;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::args::RecordArgs;
+use super::command::{self, Started};
+use super::live::{Live, Printer};
+use super::report::{render, write_report};
+use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings, Site};
+use crate::plan::{self, Options, Plan, UserProbe};
+use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
+use crate::stream::{Record, Stream};
+use crate::target::{ElfFile, Hazard, Target};
+
+/// Size of the ring buffer unless `--ring-size` says another: at 30,000 operations a second it
+/// holds three seconds' records.
+pub const DEFAULT_RING_BYTES: u32 = 4 << 20;
+
+/// How often the ring buffer is drained.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Most records drained in one go, so that signals are not kept waiting.
+const DRAIN_LIMIT: usize = 1 << 20;
+
+/// How often the target's mappings are read again, for libraries loaded since.
+const RESCAN_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long the end waits for calls being counted just then to arrive in the ring buffer.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// Runs `latency record` and returns the exit status.
+///
+/// # Errors
+/// Whatever keeps it from tracing, or from writing the result.
+pub fn run(args: &RecordArgs, verbose: bool) -> Result<u8> {
+    let mut command = match args.pid {
+        Some(_) => None,
+        None => Some(command::start(&args.command)?),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the event loop")?;
+    runtime.block_on(trace(args, command.as_mut(), verbose))
+}
+
+/// Looks at a process and plans its probes.
+///
+/// # Errors
+/// There is no such process, or it cannot be traced; a user's probe is not found.
+pub fn look(pid: u32, user_probes: &[String], probe_all: bool) -> Result<(Target, Plan)> {
+    Target::refuse_self(pid)?;
+    let options = Options {
+        user_probes: user_probes
+            .iter()
+            .map(|text| UserProbe::parse(text))
+            .collect::<Result<_, _>>()?,
+        probe_all,
+    };
+    let wanted = options.wanted();
+    let target = Target::open(pid, wanted)?;
+    let plan = Plan::new(&target.files, &options)?;
+    Ok((target, plan))
+}
+
+/// Refuses what a return probe could kill.
+///
+/// # Errors
+/// Names the hazard, and what to do instead.
+pub fn refuse_hazards(target: &Target, plan: &Plan) -> Result<()> {
+    for hazard in &target.hazards {
+        let Hazard::StackSwitching { file, symbol } = hazard else { continue };
+        let path = target.files[*file].path.display();
+        // An ASYNC job pauses inside a sign or verify; the others switch between calls of their
+        // own, and so only inside functions of the user's own choice.
+        if symbol == "ASYNC_pause_job" {
+            bail!(
+                "{path} pauses OpenSSL ASYNC jobs inside sign and verify ({symbol}): a return \
+                 probe there would kill process {}, so nothing is attached; trace it with the \
+                 asynchronous engine turned off",
+                target.pid
+            );
+        }
+        if let Some(probe) = plan.probes.iter().find(|probe| probe.user) {
+            bail!(
+                "{path} switches stacks ({symbol}): a return probe on {} could kill process {}; \
+                 leave out --probe",
+                probe.symbol,
+                target.pid
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What is said of child processes, which are not traced.
+pub fn children_note(target: &Target) -> String {
+    let mut children: Vec<String> = target
+        .children
+        .iter()
+        .take(8)
+        .map(|child| format!("{} ({})", child.pid, child.comm))
+        .collect();
+    if target.children.len() > children.len() {
+        children.push(format!("{} more", target.children.len() - children.len()));
+    }
+    format!(
+        "child processes are not traced: {}; trace one with -p and its own PID",
+        children.join(", ")
+    )
+}
+
+/// The machine.
+pub fn host() -> recording::Host {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    recording::Host {
+        kernel: read("/proc/sys/kernel/osrelease"),
+        arch: std::env::consts::ARCH.into(),
+        cpus: aya::util::online_cpus().map_or(0, |cpus| cpus.len() as u32),
+    }
+}
+
+/// The attach modes to try: all, or the one that `LATENCY_ATTACH_MODE` names.
+pub fn modes() -> Vec<Mode> {
+    let wanted = std::env::var("LATENCY_ATTACH_MODE").unwrap_or_default();
+    match Mode::ALL.into_iter().find(|mode| mode.name() == wanted) {
+        Some(mode) => vec![mode],
+        None => Mode::ALL.to_vec(),
+    }
+}
+
+/// Everything that is open while tracing.
+struct Tracing<'a> {
+    args: &'a RecordArgs,
+    target: Target,
+    plan: Plan,
+    attached: usize,
+    session: Session,
+    stream: Stream<MapData>,
+    builder: RecordingBuilder,
+    printer: Printer,
+    warnings: Vec<String>,
+    started: Instant,
+}
+
+async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bool) -> Result<u8> {
+    let pid = match (&command, args.pid) {
+        (Some(started), _) => started.pid(),
+        (None, Some(pid)) => pid,
+        (None, None) => bail!("neither a PID nor a command was given"),
+    };
+    // Signals are caught from here on, so that Ctrl-C at once still ends in order.
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
+    let mut user1 = signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?;
+
+    let (mut target, mut plan) = look(pid, &args.probe, args.probe_all)?;
+    if command.is_some() {
+        // What the command may load later is probed from its first instruction on.
+        target.expect_files(&system_libraries());
+        plan.extend(&target.files);
+    }
+    if plan.probes.is_empty() {
+        return Err(plan.explain_empty(&target).into());
+    }
+    refuse_hazards(&target, &plan)?;
+    let mut session = Session::load(Settings {
+        pid: target.pid,
+        ring_bytes: args.ring_size,
+        log: verbose,
+        threads: target.thread_count,
+        modes: modes(),
+        ledger: false,
+        min_wait_ns: MIN_WAIT_NS,
+    })?;
+    let path = output_path(args, &target);
+    let file = RecordingFile::create(&path)?;
+    let stream = Stream::new(session.take_ring()?);
+    let mut logger = match session.take_logger() {
+        Some(logger) => Some(
+            // SAFETY: the logger owns its descriptor and keeps it open.
+            unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) }
+                .context("cannot read the log of the kernel side")?,
+        ),
+        None => None,
+    };
+    let pidfd = target.pidfd.try_clone().context("cannot duplicate the pidfd")?;
+    // SAFETY: an owned descriptor.
+    let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }
+        .context("cannot wait for the target's end")?;
+
+    let start_ns = monotonic_ns();
+    let builder = RecordingBuilder::new(header(&target, &plan, start_ns));
+    let mut warnings = target.notes.clone();
+    warnings.extend(plan.warnings.iter().cloned());
+    if command.is_none() && !target.children.is_empty() {
+        warnings.push(children_note(&target));
+    }
+    let mut tracing = Tracing {
+        args,
+        target,
+        plan,
+        attached: 0,
+        session,
+        stream,
+        builder,
+        printer: Printer::new(args.quiet, command.is_some()),
+        warnings: Vec::new(),
+        started: Instant::now(),
+    };
+    tracing.attach_new()?;
+    for warning in warnings {
+        tracing.warn(warning);
+    }
+    tracing.printer.message(&format!(
+        "attached {} probes to process {} ({}) in {:.0} ms",
+        tracing.plan.probes.len(),
+        tracing.target.pid,
+        tracing.target.comm,
+        tracing.started.elapsed().as_secs_f64() * 1e3,
+    ));
+    if let Some(started) = command.as_deref_mut() {
+        started.go()?;
+    }
+
+    let mut drain = interval(DRAIN_INTERVAL);
+    let mut live = interval(args.interval.max(Duration::from_millis(50)));
+    let mut rescan = interval(RESCAN_INTERVAL);
+    for ticks in [&mut drain, &mut live, &mut rescan] {
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.reset();
+    }
+    let deadline = args.duration.map(|duration| tokio::time::Instant::now() + duration);
+    let ended_by = loop {
+        tokio::select! {
+            biased;
+            // A terminal sends its Ctrl-C to the command as well; SIGTERM came to us alone.
+            _ = interrupt.recv() => break EndedBy::Signal,
+            _ = terminate.recv() => {
+                if let Some(started) = command.as_deref() {
+                    started.terminate();
+                }
+                break EndedBy::Signal;
+            }
+            () = until(deadline) => break EndedBy::Duration,
+            _ = drain.tick() => tracing.drain(),
+            _ = live.tick() => tracing.show_live(),
+            _ = rescan.tick() => tracing.rescan(),
+            Some(()) = user1.recv() => tracing.interim()?,
+            Some(()) = flush_log(logger.as_mut()) => {}
+            _ = pidfd.readable() => break EndedBy::TargetExit,
+        }
+    };
+    tracing.finish(ended_by, command.as_deref_mut(), file, &path).await?;
+    let Some(started) = command else { return Ok(0) };
+    // The exit status passed through is the command's, whatever ended the tracing. Another signal
+    // ends the waiting.
+    tokio::select! {
+        _ = interrupt.recv() => Ok(128 + libc::SIGINT as u8),
+        _ = terminate.recv() => Ok(128 + libc::SIGTERM as u8),
+        _ = pidfd.readable() => Ok(started.wait()? as u8),
+    }
+}
+
+/// Waits for the deadline; for ever if there is none.
+async fn until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Prints what the kernel side logged, when there is something.
+async fn flush_log(
+    logger: Option<&mut AsyncFd<aya_log::EbpfLogger<&'static dyn log::Log>>>,
+) -> Option<()> {
+    let logger = logger?;
+    let mut guard = logger.readable_mut().await.ok()?;
+    guard.get_inner_mut().flush();
+    guard.clear_ready();
+    Some(())
+}
+
+impl Tracing<'_> {
+    /// Attaches what the plan has gained, file by file.
+    fn attach_new(&mut self) -> Result<()> {
+        let new = &self.plan.probes[self.attached..];
+        let mut files: Vec<usize> = new.iter().map(|probe| probe.file).collect();
+        files.dedup();
+        for index in files {
+            let sites: Vec<Site> = new
+                .iter()
+                .filter(|probe| probe.file == index)
+                .map(|probe| Site { offset: probe.site_offset, cookie: probe.cookie.pack() })
+                .collect();
+            let file = &self.target.files[index];
+            self.session
+                .attach(&file.file, &sites)
+                .with_context(|| format!("cannot probe {}", file.path.display()))?;
+        }
+        self.attached = self.plan.probes.len();
+        Ok(())
+    }
+
+    fn drain(&mut self) {
+        let builder = &mut self.builder;
+        self.stream.drain(DRAIN_LIMIT, |record| {
+            if let Record::Operation(operation) = record {
+                builder.operation(operation);
+            }
+        });
+    }
+
+    fn show_live(&mut self) {
+        if self.args.quiet {
+            return;
+        }
+        let (_, lost) = self.session.completed_and_lost().unwrap_or_default();
+        let live = self.builder.live(monotonic_ns());
+        let busiest = live.busiest.as_ref().and_then(|row| {
+            Some((format!("{} {}", row.operation, row.algorithm), row.p50_ns?, row.p99_ns?))
+        });
+        self.printer.show(&Live {
+            elapsed: self.started.elapsed(),
+            operations: live.operations,
+            rate_hz: live.rate_hz,
+            busiest: busiest.as_ref().map(|(name, p50, p99)| (name.as_str(), *p50, *p99)),
+            lost,
+        });
+    }
+
+    /// Looks for libraries loaded since, and probes them.
+    fn rescan(&mut self) {
+        // A target that is gone ends the run by its pidfd.
+        let Ok(new) = self.target.rescan() else { return };
+        if new.is_empty() {
+            return;
+        }
+        let operations = self.plan.operations.len();
+        let warned = self.plan.warnings.len();
+        self.plan.extend(&self.target.files);
+        if self.plan.probes.len() == self.attached {
+            return;
+        }
+        if let Err(error) = refuse_hazards(&self.target, &self.plan) {
+            self.warn(format!("{error:#}"));
+            self.plan.probes.truncate(self.attached);
+            return;
+        }
+        let names: Vec<String> =
+            new.iter().map(|index| self.target.files[*index].path.display().to_string()).collect();
+        let late = format!(
+            "{} was loaded {:.1} s after the start: its operations before that are not counted",
+            names.join(", "),
+            self.started.elapsed().as_secs_f64()
+        );
+        let before = self.attached;
+        if let Err(error) = self.attach_new() {
+            self.plan.probes.truncate(before);
+            self.warn(format!("{error:#}"));
+            return;
+        }
+        self.builder.extend_operations(self.plan.operations[operations..].iter().cloned());
+        let late = std::iter::once(late).chain(self.plan.warnings[warned..].iter().cloned());
+        for warning in late.collect::<Vec<_>>() {
+            self.warn(warning);
+        }
+        let files = &self.target.files;
+        self.builder
+            .extend_probes(self.plan.probes[before..].iter().map(|probe| probe_info(probe, files)));
+        self.builder.extend_libraries(new.iter().filter_map(|index| library(&files[*index])));
+    }
+
+    fn warn(&mut self, text: String) {
+        self.printer.warn(&text);
+        self.warnings.push(text);
+    }
+
+    /// Prints the report as it stands.
+    fn interim(&mut self) -> Result<()> {
+        self.drain();
+        let recording = self.recording(EndedBy::Interim, None)?;
+        self.printer.clear();
+        let page = render(&recording, self.args.format, super::colour(&std::io::stdout()))?;
+        write_report(&page, self.args.pid.is_none())
+    }
+
+    /// The recording as it stands.
+    fn recording(&mut self, ended_by: EndedBy, exit_status: Option<i32>) -> Result<Recording> {
+        let counts = self.session.counts(self.plan.probes.len())?;
+        let runs = self.session.program_runs();
+        let files = &self.target.files;
+        self.builder.set_skipped(
+            self.plan.skipped.iter().map(|skipped| skipped_info(skipped, files)).collect(),
+        );
+        self.builder.clear_kernel_histograms();
+        for slot in &counts.slots {
+            self.builder.kernel_histogram(slot.key, slot.sum_ns, slot.max_ns, &slot.buckets);
+        }
+        let mut warnings = self.warnings.clone();
+        if self.stream.undecodable() > 0 {
+            warnings.push(format!(
+                "{} records could not be decoded; please report this",
+                self.stream.undecodable()
+            ));
+        }
+        Ok(self.builder.finish(Finish {
+            end_ns: monotonic_ns(),
+            ended_by,
+            exit_status,
+            counters: counts.counters,
+            recursion_misses: runs.recursion_misses,
+            in_progress: counts.in_progress,
+            probe_hits: counts.probe_hits,
+            own_cost: recording::OwnCost {
+                cpu_ns: own_cpu_ns(),
+                peak_memory_bytes: own_peak_memory_bytes(),
+                program_run_ns: (runs.run_time_ns > 0).then_some(runs.run_time_ns),
+                program_runs: (runs.run_count > 0).then_some(runs.run_count),
+            },
+            warnings,
+        }))
+    }
+
+    async fn finish(
+        mut self,
+        ended_by: EndedBy,
+        command: Option<&mut Started>,
+        file: RecordingFile,
+        path: &std::path::Path,
+    ) -> Result<()> {
+        self.session.set_taking(false)?;
+        // Calls that were being counted just now are in the ring buffer within microseconds.
+        let settled = Instant::now() + SETTLE;
+        loop {
+            self.drain();
+            let (completed, lost) = self.session.completed_and_lost()?;
+            if self.stream.received() + lost >= completed || Instant::now() > settled {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let exit_status = match command {
+            Some(started) if ended_by == EndedBy::TargetExit => Some(started.wait()?),
+            Some(started) => started.try_wait()?,
+            None => None,
+        };
+        let recording = self.recording(ended_by, exit_status)?;
+        self.printer.clear();
+        // The report comes first: should the disk be full, it is on the screen at least.
+        let to_stderr = self.args.pid.is_none();
+        let colour = if to_stderr {
+            super::colour(&std::io::stderr())
+        } else {
+            super::colour(&std::io::stdout())
+        };
+        let page = render(&recording, self.args.format, colour)?;
+        let printed = write_report(&page, to_stderr);
+        file.commit(&recording)?;
+        self.printer.message(&format!(
+            "recording: {}  (print it again with `latency report {}`)",
+            path.display(),
+            path.display()
+        ));
+        let estimate = self.session.detach_estimate();
+        if estimate > Duration::from_millis(500) {
+            self.printer.message(&format!("detaching, about {:.1} s …", estimate.as_secs_f64()));
+        }
+        drop(self.session);
+        printed
+    }
+}
+
+/// The copies of libcrypto that the dynamic loader finds on this machine: what a command may load
+/// while it runs.
+fn system_libraries() -> Vec<PathBuf> {
+    const FOLDERS: [&str; 8] = [
+        "/usr/local/lib",
+        "/usr/local/lib64",
+        "/lib/x86_64-linux-gnu",
+        "/usr/lib/x86_64-linux-gnu",
+        "/lib64",
+        "/usr/lib64",
+        "/lib",
+        "/usr/lib",
+    ];
+    let asked = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&asked).chain(FOLDERS.iter().map(PathBuf::from));
+    folders
+        .filter_map(|folder| folder.read_dir().ok())
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name == "libcrypto.so" || name.starts_with("libcrypto.so.")
+        })
+        .collect()
+}
+
+fn output_path(args: &RecordArgs, target: &Target) -> PathBuf {
+    if let Some(path) = &args.output {
+        return path.clone();
+    }
+    let comm: String = target
+        .comm
+        .chars()
+        .map(|character| if character.is_ascii_alphanumeric() { character } else { '_' })
+        .collect();
+    PathBuf::from(format!("latency-{comm}-{}.latency", target.pid))
+}
+
+fn header(target: &Target, plan: &Plan, start_ns: u64) -> Header {
+    Header {
+        tool_version: env!("CARGO_PKG_VERSION").into(),
+        command_line: std::env::args_os().map(|argument| lossy(&argument)).collect(),
+        started_unix_ns: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64),
+        start_ns,
+        target: recording::Target {
+            pid: target.pid,
+            comm: target.comm.clone(),
+            exe: target.exe.display().to_string(),
+            uid: target.uid,
+            threads: target.thread_count,
+            start_time_ticks: target.start_time_ticks,
+        },
+        host: host(),
+        libraries: target.files.iter().filter_map(library).collect(),
+        operations: plan.operations.clone(),
+        probes: plan.probes.iter().map(|probe| probe_info(probe, &target.files)).collect(),
+        skipped: plan.skipped.iter().map(|skipped| skipped_info(skipped, &target.files)).collect(),
+    }
+}
+
+fn lossy(text: &OsString) -> String {
+    text.to_string_lossy().into_owned()
+}
+
+fn library(file: &ElfFile) -> Option<recording::Library> {
+    let version = file.facts.openssl_version.clone()?;
+    Some(recording::Library {
+        path: file.path.display().to_string(),
+        build_id: file.facts.build_id.clone(),
+        openssl_version: Some(version),
+        deleted: file.deleted,
+    })
+}
+
+fn probe_info(probe: &plan::Probe, files: &[ElfFile]) -> recording::Probe {
+    recording::Probe {
+        file: files[probe.file].path.display().to_string(),
+        symbol: probe.symbol.clone(),
+        offset: probe.function_offset,
+        site_offset: probe.site_offset,
+        price: match probe.price {
+            plan::Price::Emulated => recording::Price::Emulated,
+            plan::Price::SingleStepped => recording::Price::SingleStepped,
+            plan::Price::Unknown => recording::Price::Unknown,
+        },
+        operation: probe.operation.clone(),
+        hits: 0,
+        recursion_misses: None,
+    }
+}
+
+fn skipped_info(skipped: &plan::Skipped, files: &[ElfFile]) -> recording::Skipped {
+    recording::Skipped {
+        file: files[skipped.file].path.display().to_string(),
+        symbol: skipped.symbol.clone(),
+        reason: skipped.reason.clone(),
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds: the clock of the records.
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid pointer; this clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// CPU time of this process, in nanoseconds.
+fn own_cpu_ns() -> u64 {
+    // SAFETY: a struct of plain integers, filled by the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+    ns(usage.ru_utime) + ns(usage.ru_stime)
+}
+
+/// The most memory this process had, in bytes.
+fn own_peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|text| text.trim().strip_suffix("kB"))
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
+}

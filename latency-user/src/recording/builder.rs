@@ -1,0 +1,381 @@
+//! Puts a recording together, one record at a time.
+
+use latency_common::algorithm::AlgorithmId;
+use latency_common::counter::Counter;
+use latency_common::record::{OperationRecord, SlotKey};
+
+use super::histogram::SparseHistogram;
+use super::model::{
+    EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss, MAX_ALGORITHMS,
+    MAX_INTERVALS, OwnCost, Probe, Recording, Row, Skipped, SlowOperation, Target, rate_hz,
+};
+use super::row::{RowBuilder, Slow};
+
+const FIRST_INTERVAL_NS: u64 = 1_000_000_000;
+/// Intervals are merged when their histograms have more buckets than this (64 MiB) in all.
+const MAX_KEPT_BUCKETS: usize = 4 << 20;
+
+/// What is known when tracing begins.
+#[derive(Clone, Default, Debug)]
+pub struct Header {
+    /// Version of the tracer.
+    pub tool_version: String,
+    /// The tracer's own command line, program name first.
+    pub command_line: Vec<String>,
+    /// When tracing began, in nanoseconds since 1970-01-01 UTC.
+    pub started_unix_ns: u64,
+    /// When tracing began, `CLOCK_MONOTONIC`, in nanoseconds: the clock of the records.
+    pub start_ns: u64,
+    /// The traced process.
+    pub target: Target,
+    /// The machine.
+    pub host: Host,
+    /// The OpenSSL copies found in the process.
+    pub libraries: Vec<Library>,
+    /// Names of the operations; [`OperationRecord::operation`] is an index into it.
+    pub operations: Vec<String>,
+    /// The functions probed; [`OperationRecord::probe`] is an index into it.
+    pub probes: Vec<Probe>,
+    /// The functions that could have been probed and were not.
+    pub skipped: Vec<Skipped>,
+}
+
+/// What is known when tracing ends.
+#[derive(Clone, Debug)]
+pub struct Finish {
+    /// When tracing ended, `CLOCK_MONOTONIC`, in nanoseconds.
+    pub end_ns: u64,
+    /// What ended it.
+    pub ended_by: EndedBy,
+    /// Exit status of a command that the tracer had started, once it ended.
+    pub exit_status: Option<i32>,
+    /// The kernel side's counters, by [`Counter`], summed over CPUs; read after the last record.
+    pub counters: [u64; Counter::COUNT as usize],
+    /// Program runs that the kernel's recursion guard skipped.
+    pub recursion_misses: u64,
+    /// Calls still open when tracing ended.
+    pub in_progress: u64,
+    /// How often each probe was hit, in the order of the probes; missing ones stay as they are.
+    pub probe_hits: Vec<u64>,
+    /// What the tracing cost.
+    pub own_cost: OwnCost,
+    /// Warnings given while tracing.
+    pub warnings: Vec<String>,
+}
+
+/// A look at a run in progress.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Live {
+    /// Records received so far, size queries included.
+    pub received: u64,
+    /// Operations received so far.
+    pub operations: u64,
+    /// Operations per second since the look before (or since the start).
+    pub rate_hz: f64,
+    /// The row with most operations.
+    pub busiest: Option<LiveRow>,
+}
+
+/// The busiest row of a run in progress.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LiveRow {
+    /// Name of the operation.
+    pub operation: String,
+    /// Name of the algorithm.
+    pub algorithm: String,
+    /// Median of the successful operations in the last second or two, in nanoseconds.
+    pub p50_ns: Option<u64>,
+    /// 99th percentile of the same, in nanoseconds.
+    pub p99_ns: Option<u64>,
+}
+
+/// Takes records and gives a [`Recording`]. Its memory is bounded, however long the run.
+#[derive(Clone, Debug)]
+pub struct RecordingBuilder {
+    header: Header,
+    rows: Vec<RowBuilder>,
+    /// For each operation, its algorithms and their rows: few enough to search one by one.
+    algorithms: Vec<Vec<(u32, usize)>>,
+    /// Operation and algorithm of the record before, and its row: mostly the same again.
+    last: Option<(u8, u32, usize)>,
+    received: u64,
+    interval_ns: u64,
+    open: usize,
+    /// Where the open interval begins and ends, since `start_ns`.
+    open_from_ns: u64,
+    open_to_ns: u64,
+    max_kept_buckets: usize,
+    looked_ns: u64,
+    looked_operations: u64,
+}
+
+impl RecordingBuilder {
+    /// Begins a recording.
+    pub fn new(header: Header) -> Self {
+        Self {
+            looked_ns: header.start_ns,
+            header,
+            rows: Vec::new(),
+            algorithms: vec![Vec::new(); 256],
+            last: None,
+            received: 0,
+            interval_ns: FIRST_INTERVAL_NS,
+            open: 0,
+            open_from_ns: 0,
+            open_to_ns: FIRST_INTERVAL_NS,
+            max_kept_buckets: MAX_KEPT_BUCKETS,
+            looked_operations: 0,
+        }
+    }
+
+    /// Adds operations found later; indices go on from the ones before.
+    pub fn extend_operations(&mut self, names: impl IntoIterator<Item = String>) {
+        self.header.operations.extend(names);
+    }
+
+    /// Adds probes attached later; indices go on from the ones before.
+    pub fn extend_probes(&mut self, probes: impl IntoIterator<Item = Probe>) {
+        self.header.probes.extend(probes);
+    }
+
+    /// Adds libraries found later.
+    pub fn extend_libraries(&mut self, libraries: impl IntoIterator<Item = Library>) {
+        self.header.libraries.extend(libraries);
+    }
+
+    /// Replaces the functions that were not probed: what is mapped later can change them.
+    pub fn set_skipped(&mut self, skipped: Vec<Skipped>) {
+        self.header.skipped = skipped;
+    }
+
+    /// How many records were taken so far, size queries included.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Takes one record. Records may come out of order.
+    #[inline]
+    pub fn operation(&mut self, record: &OperationRecord) {
+        self.received += 1;
+        let row = self.row(record.operation, record.algorithm);
+        let end_ns = record.start_ns.saturating_add(record.duration_ns);
+        let offset_ns = end_ns.saturating_sub(self.header.start_ns);
+        let late = if offset_ns >= self.open_from_ns && offset_ns < self.open_to_ns {
+            None
+        } else {
+            self.turn_to(offset_ns)
+        };
+        self.rows[row].record(record, late);
+    }
+
+    /// Adds a histogram of the kernel, of one CPU or of all: the sum and the largest value in
+    /// nanoseconds, and a count per bucket of [`latency_common::histogram`].
+    pub fn kernel_histogram(&mut self, key: SlotKey, sum_ns: u64, max_ns: u64, counts: &[u64]) {
+        let histogram = SparseHistogram::from_kernel(sum_ns, max_ns, counts);
+        let row = self.row(key.operation, key.algorithm);
+        self.rows[row].kernel_histogram(key, &histogram);
+    }
+
+    /// Forgets the histograms of the kernel, so that they can be added anew: for an interim
+    /// result, which [`RecordingBuilder::finish`] gives without ending the run.
+    pub fn clear_kernel_histograms(&mut self) {
+        for row in &mut self.rows {
+            (row.counted, row.kernel) = Default::default();
+        }
+    }
+
+    /// A look at the run so far. `now_ns` is `CLOCK_MONOTONIC`.
+    pub fn live(&mut self, now_ns: u64) -> Live {
+        let operations = self.rows.iter().map(|row| row.received.operations()).sum();
+        let elapsed_ns = now_ns.saturating_sub(self.looked_ns);
+        let rate_hz = rate_hz(operations - self.looked_operations, elapsed_ns);
+        (self.looked_ns, self.looked_operations) = (now_ns, operations);
+        let busiest = self.rows.iter().max_by_key(|row| row.received.operations());
+        let busiest = busiest.filter(|row| row.received.operations() > 0).map(|row| {
+            let mut recent = row.open().success;
+            if let Some((_, before)) = row.closed.last() {
+                recent.merge(&before.success);
+            }
+            LiveRow {
+                operation: self.operation_name(row.operation),
+                algorithm: algorithm_name(row.algorithm),
+                p50_ns: recent.value_at(500),
+                p99_ns: recent.value_at(990),
+            }
+        });
+        Live { received: self.received, operations, rate_hz, busiest }
+    }
+
+    /// The recording as it stands. The builder can go on: that is an interim result.
+    pub fn finish(&self, finish: Finish) -> Recording {
+        let mut builder = self.clone();
+        let duration_ns = finish.end_ns.saturating_sub(builder.header.start_ns);
+        // Silence at the end is part of the picture: there are intervals up to the end.
+        builder.turn_to(duration_ns.saturating_sub(1));
+        builder.close();
+        let names = |row: &RowBuilder| (row.operation, algorithm_name(row.algorithm));
+        builder.rows.sort_by_cached_key(names);
+
+        let mut intervals: Vec<Interval> = (0..=builder.open)
+            .map(|index| Interval {
+                start_ns: builder.interval_ns.saturating_mul(index as u64),
+                rows: Vec::new(),
+            })
+            .collect();
+        let mut rows = Vec::with_capacity(builder.rows.len());
+        for (index, row) in builder.rows.iter().enumerate() {
+            let total = row.total();
+            for (interval, durations) in &row.closed {
+                intervals[*interval].rows.push(IntervalRow {
+                    row: index,
+                    success: durations.success.clone(),
+                    failed: durations.failed.clone(),
+                });
+            }
+            rows.push(Row {
+                operation: builder.operation_name(row.operation),
+                algorithm: algorithm_name(row.algorithm),
+                counted: row.counted,
+                received: row.received,
+                success: total.success,
+                failed: total.failed,
+                kernel_success: row.kernel.success.clone(),
+                kernel_failed: row.kernel.failed.clone(),
+                slowest: row.slowest().into_iter().map(|slow| builder.slow(slow)).collect(),
+            });
+        }
+
+        let Header { mut probes, command_line, target, host, libraries, skipped, .. } =
+            builder.header;
+        for (probe, hits) in probes.iter_mut().zip(&finish.probe_hits) {
+            probe.hits = *hits;
+        }
+        let counter = |counter: Counter| finish.counters[counter as usize];
+        Recording {
+            tool_version: builder.header.tool_version,
+            command_line,
+            started_unix_ns: builder.header.started_unix_ns,
+            duration_ns,
+            ended_by: finish.ended_by,
+            exit_status: finish.exit_status,
+            target,
+            host,
+            libraries,
+            probes,
+            skipped,
+            rows,
+            interval_ns: builder.interval_ns,
+            intervals,
+            loss: Loss::new(builder.received, &finish.counters, finish.recursion_misses),
+            incomplete_calls: IncompleteCalls {
+                abandoned: counter(Counter::Abandoned),
+                thread_exited: counter(Counter::ThreadExited),
+                in_progress: finish.in_progress,
+                unmatched_returns: counter(Counter::UnmatchedReturn),
+            },
+            nested_calls: counter(Counter::Nested),
+            own_cost: finish.own_cost,
+            warnings: finish.warnings,
+        }
+    }
+
+    /// The row of an operation and algorithm.
+    #[inline]
+    fn row(&mut self, operation: u8, algorithm: u32) -> usize {
+        if let Some((last_operation, last_algorithm, row)) = self.last
+            && (last_operation, last_algorithm) == (operation, algorithm)
+        {
+            return row;
+        }
+        let known = &self.algorithms[usize::from(operation)];
+        let row = match known.iter().find(|known| known.0 == algorithm) {
+            Some(&(_, row)) => row,
+            None => self.new_row(operation, algorithm),
+        };
+        self.last = Some((operation, algorithm, row));
+        row
+    }
+
+    #[cold]
+    fn new_row(&mut self, operation: u8, algorithm: u32) -> usize {
+        let known = &mut self.algorithms[usize::from(operation)];
+        let mut algorithm = algorithm;
+        if known.len() >= MAX_ALGORITHMS {
+            algorithm = AlgorithmId::OTHER.0;
+            if let Some(&(_, row)) = known.iter().find(|known| known.0 == algorithm) {
+                return row;
+            }
+        }
+        let row = self.rows.len();
+        known.push((algorithm, row));
+        self.rows.push(RowBuilder::new(operation, algorithm));
+        row
+    }
+
+    /// Turns to the interval of an offset since the start. Gives its number if it is closed.
+    #[cold]
+    fn turn_to(&mut self, offset_ns: u64) -> Option<usize> {
+        while offset_ns / self.interval_ns >= MAX_INTERVALS as u64 {
+            self.close();
+            self.halve();
+        }
+        let index = (offset_ns / self.interval_ns) as usize;
+        if index < self.open {
+            return Some(index);
+        }
+        if index > self.open {
+            self.close();
+            self.open_at(index);
+            // The open interval is empty here, so it may become the second half of a wider one.
+            if self.rows.iter().map(RowBuilder::kept_buckets).sum::<usize>() > self.max_kept_buckets
+            {
+                self.halve();
+            }
+        }
+        None
+    }
+
+    /// Merges each pair of neighbouring intervals into one.
+    fn halve(&mut self) {
+        self.rows.iter_mut().for_each(RowBuilder::halve);
+        self.interval_ns = self.interval_ns.saturating_mul(2);
+        self.open_at(self.open / 2);
+    }
+
+    fn close(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.close(self.open));
+    }
+
+    fn open_at(&mut self, index: usize) {
+        self.open = index;
+        self.open_from_ns = self.interval_ns.saturating_mul(index as u64);
+        self.open_to_ns = self.open_from_ns.saturating_add(self.interval_ns);
+    }
+
+    fn operation_name(&self, operation: u8) -> String {
+        match self.header.operations.get(usize::from(operation)) {
+            Some(name) => name.clone(),
+            None => format!("operation-{operation}"),
+        }
+    }
+
+    fn slow(&self, slow: Slow) -> SlowOperation {
+        let probe = self.header.probes.get(usize::from(slow.probe));
+        SlowOperation {
+            start_ns: slow.start_ns.saturating_sub(self.header.start_ns),
+            duration_ns: slow.duration_ns,
+            tid: slow.tid,
+            outcome: slow.outcome,
+            signature_bytes: slow.signature_bytes,
+            symbol: probe
+                .map_or_else(|| format!("probe-{}", slow.probe), |probe| probe.symbol.clone()),
+        }
+    }
+}
+
+fn algorithm_name(algorithm: u32) -> String {
+    AlgorithmId(algorithm).algorithm().to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! One row of a recording in the making: what is counted of one operation and algorithm.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use latency_common::record::{OperationRecord, SlotKey, outcome};
+
+use super::histogram::{DenseHistogram, SparseHistogram};
+use super::model::{Counts, MAX_SLOWEST, Outcome};
+
+/// A slow operation, ordered by duration first.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Slow {
+    pub(super) duration_ns: u64,
+    pub(super) start_ns: u64,
+    pub(super) tid: u32,
+    pub(super) outcome: Outcome,
+    pub(super) signature_bytes: u32,
+    pub(super) probe: u16,
+}
+
+/// Durations of successes and of the rest.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Durations {
+    pub(super) success: SparseHistogram,
+    pub(super) failed: SparseHistogram,
+}
+
+impl Durations {
+    fn merge(&mut self, other: &Self) {
+        self.success.merge(&other.success);
+        self.failed.merge(&other.failed);
+    }
+}
+
+/// A row in the making.
+#[derive(Clone, Debug)]
+pub(super) struct RowBuilder {
+    pub(super) operation: u8,
+    pub(super) algorithm: u32,
+    pub(super) counted: Counts,
+    pub(super) received: Counts,
+    pub(super) kernel: Durations,
+    open_success: DenseHistogram,
+    open_failed: DenseHistogram,
+    /// Closed intervals in which something completed, ascending.
+    pub(super) closed: Vec<(usize, Durations)>,
+    slowest: BinaryHeap<Reverse<Slow>>,
+    /// What an operation must exceed to be among the slowest; 0 until there are enough.
+    slow_ns: u64,
+}
+
+impl RowBuilder {
+    pub(super) fn new(operation: u8, algorithm: u32) -> Self {
+        Self {
+            operation,
+            algorithm,
+            counted: Counts::default(),
+            received: Counts::default(),
+            kernel: Durations::default(),
+            open_success: DenseHistogram::default(),
+            open_failed: DenseHistogram::default(),
+            closed: Vec::new(),
+            slowest: BinaryHeap::with_capacity(MAX_SLOWEST + 1),
+            slow_ns: 0,
+        }
+    }
+
+    /// Counts a record into the open interval, or into the closed one numbered `late`.
+    #[inline]
+    pub(super) fn record(&mut self, record: &OperationRecord, late: Option<usize>) {
+        let counts = &mut self.received;
+        let outcome = match record.outcome {
+            outcome::SUCCESS => {
+                counts.successes += 1;
+                Outcome::Success
+            }
+            outcome::FAILURE => {
+                counts.failures += 1;
+                Outcome::Failure
+            }
+            outcome::SIZE_QUERY => {
+                counts.size_queries += 1;
+                return;
+            }
+            // An outcome of a later version is not known to have succeeded.
+            _ => {
+                counts.errors += 1;
+                Outcome::Error
+            }
+        };
+        let is_success = outcome == Outcome::Success;
+        match late {
+            None if is_success => self.open_success.record(record.duration_ns),
+            None => self.open_failed.record(record.duration_ns),
+            Some(index) => {
+                let durations = self.interval(index);
+                let histogram =
+                    if is_success { &mut durations.success } else { &mut durations.failed };
+                histogram.record(record.duration_ns);
+            }
+        }
+        if record.duration_ns > self.slow_ns || self.slowest.len() < MAX_SLOWEST {
+            self.keep_slow(record, outcome);
+        }
+    }
+
+    #[cold]
+    fn keep_slow(&mut self, record: &OperationRecord, outcome: Outcome) {
+        self.slowest.push(Reverse(Slow {
+            duration_ns: record.duration_ns,
+            start_ns: record.start_ns,
+            tid: record.tid,
+            outcome,
+            signature_bytes: record.signature_bytes,
+            probe: record.probe,
+        }));
+        if self.slowest.len() > MAX_SLOWEST {
+            self.slowest.pop();
+            self.slow_ns = self.slowest.peek().map_or(0, |slow| slow.0.duration_ns);
+        }
+    }
+
+    /// The slowest operations, slowest first.
+    pub(super) fn slowest(&self) -> Vec<Slow> {
+        let mut slowest: Vec<Slow> = self.slowest.iter().map(|slow| slow.0.clone()).collect();
+        slowest.sort_by_key(|slow| (Reverse(slow.duration_ns), slow.start_ns, slow.tid));
+        slowest
+    }
+
+    /// Adds one histogram of the kernel.
+    pub(super) fn kernel_histogram(&mut self, key: SlotKey, histogram: &SparseHistogram) {
+        let (count, durations) = match key.outcome {
+            outcome::SUCCESS => (&mut self.counted.successes, Some(&mut self.kernel.success)),
+            outcome::FAILURE => (&mut self.counted.failures, Some(&mut self.kernel.failed)),
+            outcome::SIZE_QUERY => (&mut self.counted.size_queries, None),
+            _ => (&mut self.counted.errors, Some(&mut self.kernel.failed)),
+        };
+        *count = count.saturating_add(histogram.count);
+        if let Some(durations) = durations {
+            durations.merge(histogram);
+        }
+    }
+
+    /// The closed interval numbered `index`, made if need be.
+    fn interval(&mut self, index: usize) -> &mut Durations {
+        let at = match self.closed.binary_search_by_key(&index, |interval| interval.0) {
+            Ok(at) => at,
+            Err(at) => {
+                self.closed.insert(at, (index, Durations::default()));
+                at
+            }
+        };
+        &mut self.closed[at].1
+    }
+
+    /// What the open interval holds so far.
+    pub(super) fn open(&self) -> Durations {
+        Durations { success: self.open_success.to_sparse(), failed: self.open_failed.to_sparse() }
+    }
+
+    /// Closes the open interval, numbered `index`.
+    pub(super) fn close(&mut self, index: usize) {
+        if self.open_success.count() == 0 && self.open_failed.count() == 0 {
+            return;
+        }
+        let durations =
+            Durations { success: self.open_success.take(), failed: self.open_failed.take() };
+        self.interval(index).merge(&durations);
+    }
+
+    /// Merges each pair of neighbouring closed intervals into one of twice the width.
+    pub(super) fn halve(&mut self) {
+        for (index, durations) in std::mem::take(&mut self.closed) {
+            self.interval(index / 2).merge(&durations);
+        }
+    }
+
+    /// How many buckets the histograms of the closed intervals have.
+    pub(super) fn kept_buckets(&self) -> usize {
+        let buckets = |durations: &Durations| {
+            durations.success.buckets.len() + durations.failed.buckets.len()
+        };
+        self.closed.iter().map(|(_, durations)| buckets(durations)).sum()
+    }
+
+    /// Everything received, over all closed intervals.
+    pub(super) fn total(&self) -> Durations {
+        let mut total = Durations::default();
+        self.closed.iter().for_each(|(_, durations)| total.merge(durations));
+        total
+    }
+}

@@ -1,0 +1,11 @@
+//! Renders a report, one format per file. All are pure functions of what they are given.
+
+pub mod csv;
+pub mod hlog;
+pub mod json;
+pub mod text;
+
+#[cfg(test)]
+mod golden;
+mod table;
+mod units;

@@ -1,0 +1,99 @@
+use super::*;
+use crate::recording::{Recording, SparseHistogram, sample};
+use crate::render::golden;
+
+fn page_of(change: impl FnOnce(&mut Recording)) -> String {
+    let mut recording = sample::recording();
+    change(&mut recording);
+    let page = render(&Report::from(&recording), Style::PLAIN);
+    for line in page.lines() {
+        assert!(line.chars().count() <= WIDTH, "{line}");
+        assert_eq!(line.trim_end(), line, "no space at the end");
+    }
+    page
+}
+
+/// Check the page of a run without trouble.
+#[test]
+fn page() {
+    golden::check("page.txt", &page_of(|_| ()));
+}
+
+/// Check the page of a run that lost records and more.
+#[test]
+fn page_with_loss() {
+    let page = page_of(|recording| {
+        recording.ended_by = EndedBy::TargetExit;
+        recording.libraries[0].deleted = true;
+        recording.probes[1].price = Price::SingleStepped;
+        recording.rows[0].received.successes -= 1200;
+        let loss = &mut recording.loss;
+        (loss.received, loss.records) = (1882, 1200);
+        (loss.ring_full, loss.unaccounted) = (1190, 10);
+        loss.recursion_misses = 3;
+        loss.length_unreadable = 1;
+        recording.incomplete_calls.abandoned = 2;
+        recording.incomplete_calls.unmatched_returns = 1;
+        recording.own_cost.program_runs = None;
+        recording.own_cost.program_run_ns = None;
+    });
+    golden::check("page-loss.txt", &page);
+}
+
+/// Check the page of a run in which nothing was called.
+#[test]
+fn page_without_operations() {
+    let page = page_of(|recording| {
+        recording.rows.clear();
+        recording.intervals.clear();
+        recording.probes.iter_mut().for_each(|probe| probe.hits = 0);
+        recording.loss.counted = 0;
+        recording.loss.received = 0;
+        recording.ended_by = EndedBy::Signal;
+    });
+    golden::check("page-empty.txt", &page);
+}
+
+/// Check the colours.
+#[test]
+fn page_in_colour() {
+    let page = render(&Report::from(&sample::recording()), Style::COLOUR);
+    golden::check("page-colour.txt", &page);
+}
+
+/// Check that names chosen by the target can neither steer the terminal nor stretch the page.
+#[test]
+fn hostile_names() {
+    let page = page_of(|recording| {
+        recording.target.comm = "\u{1b}]0;x\u{7}".into();
+        recording.target.exe = "/very/long".repeat(100);
+        recording.libraries[0].path = "/a b\n".repeat(50);
+        recording.rows[0].operation = "n".repeat(300);
+        recording.rows[0].slowest[0].symbol = "s".repeat(300);
+        recording.warnings.push("w".repeat(300));
+    });
+    assert!(!page.contains(['\u{1b}', '\u{7}']), "{page}");
+}
+
+/// Check that an operation that only failed is shown.
+#[test]
+fn only_failures() {
+    let page = page_of(|recording| {
+        let row = &mut recording.rows[1];
+        (row.received.successes, row.counted.successes) = (0, 0);
+        (row.success, row.kernel_success) =
+            (SparseHistogram::default(), SparseHistogram::default());
+    });
+    assert!(page.contains("\nverify ecdsa-p256\n  failed"), "{page}");
+}
+
+/// Check that the numbers of a day at ten million operations a second fit.
+#[test]
+fn widest() {
+    page_of(|recording| {
+        let row = &mut recording.rows[0];
+        row.received.successes = 864_000_000_000;
+        row.success.max_ns = 86_400_000_000_000;
+        recording.duration_ns = 86_400_000_000_000;
+    });
+}

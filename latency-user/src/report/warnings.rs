@@ -1,0 +1,117 @@
+//! What the reader should know before trusting the numbers of a report.
+
+use super::{Operation, Report};
+use crate::aggregate::{grouped, plural};
+use crate::recording::{Price, Probe};
+
+/// Below this median, in nanoseconds, a probe's own cost is a large part of what it measures: a
+/// pair of probes costs about a microsecond.
+const SHORT_NS: u64 = 2_000;
+/// The same where an entry probe is single-stepped, which takes up to 20 µs in a virtual machine.
+const SHORT_SINGLE_STEPPED_NS: u64 = 40_000;
+
+/// The warnings that follow from a report's numbers.
+pub(super) fn of(report: &Report) -> Vec<String> {
+    let mut warnings = Vec::new();
+    warnings.extend(nothing_called(report));
+    warnings.extend(report.operations.iter().filter_map(|operation| short(operation, report)));
+    lost(report, &mut warnings);
+    warnings.extend(unfinished_command(report));
+    warnings
+}
+
+fn nothing_called(report: &Report) -> Option<String> {
+    let is_silent = report.operations.iter().all(|row| row.count == 0 && row.size_queries == 0)
+        && report.probes.iter().all(|probe| probe.hits == 0);
+    if !is_silent {
+        return None;
+    }
+    if report.probes.is_empty() {
+        return Some("No function was probed, so nothing could be measured.".to_owned());
+    }
+    let hits: Vec<String> =
+        report.probes.iter().map(|probe| format!("{}: 0 hits", probe.symbol)).collect();
+    Some(format!(
+        "Attached, but nothing was called. The process may have been idle, sign in another process \
+         (a child, a worker), or use other functions than those probed: {}.",
+        hits.join(", ")
+    ))
+}
+
+fn short(operation: &Operation, report: &Report) -> Option<String> {
+    let p50_ns = operation.latency_ns.p50?;
+    let title = operation.title();
+    if p50_ns < SHORT_NS {
+        return Some(format!(
+            "{title}: half of the calls take less than 2 µs. Tracing itself adds about 1 µs to each, \
+             so the untraced calls are shorter than shown."
+        ));
+    }
+    let is_stepped = |probe: &&Probe| {
+        probe.price == Price::SingleStepped
+            && probe.hits > 0
+            && probe.operation == operation.operation
+    };
+    let probe = report.probes.iter().find(is_stepped)?;
+    (p50_ns < SHORT_SINGLE_STEPPED_NS).then(|| {
+        format!(
+            "{title}: the probe on {} is single-stepped, which adds about 1 µs to a call, and up to \
+             20 µs in a virtual machine; the untraced calls are shorter than shown.",
+            probe.symbol
+        )
+    })
+}
+
+fn lost(report: &Report, warnings: &mut Vec<String>) {
+    let loss = &report.loss;
+    if loss.records > 0 {
+        warnings.push(format!(
+            "{} of {} records were lost. Counts and percentiles come from the kernel's histograms, \
+             which lose nothing (within 0.8 %); the slowest operations and the intervals are of the \
+             records received.",
+            grouped(loss.records),
+            grouped(loss.counted)
+        ));
+    }
+    for (number, one, many) in [
+        (
+            loss.unaccounted,
+            "record is missing without a known cause.",
+            "records are missing without a known cause.",
+        ),
+        (
+            loss.thread_table_full,
+            "call was not followed: there were too many threads at once.",
+            "calls were not followed: there were too many threads at once.",
+        ),
+        (
+            loss.histogram_table_full,
+            "operation is under \"other\" in the kernel's counts: there were too many algorithms.",
+            "operations are under \"other\" in the kernel's counts: there were too many algorithms.",
+        ),
+        (
+            loss.recursion_misses,
+            "run of a probe was skipped by the kernel: a call may be missing or not complete.",
+            "runs of a probe were skipped by the kernel: as many calls may be missing or not complete.",
+        ),
+        (
+            loss.length_unreadable,
+            "signature length could not be read: the algorithm of that call may be wrong.",
+            "signature lengths could not be read: the algorithms of these calls may be wrong.",
+        ),
+        (
+            loss.clock_backwards,
+            "duration is counted as 0, because the clock ran backwards.",
+            "durations are counted as 0, because the clock ran backwards.",
+        ),
+    ] {
+        if number > 0 {
+            warnings.push(plural(number, one, many));
+        }
+    }
+}
+
+fn unfinished_command(report: &Report) -> Option<String> {
+    let status = report.exit_status.filter(|&status| status != 0)?;
+    Some(format!("The command that was started ended with exit status {status}."))
+}
