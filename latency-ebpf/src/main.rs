@@ -14,17 +14,17 @@ mod globals;
 mod histograms;
 mod identity;
 mod return_probes;
+mod sched;
+mod task;
+mod threads;
 mod unwind;
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
-use aya_ebpf::macros::{btf_tracepoint, map, raw_tracepoint, uprobe, uretprobe};
-use aya_ebpf::maps::{Array, HashMap};
+use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint, uprobe, uretprobe};
 use aya_ebpf::programs::{
     BtfTracePointContext, ProbeContext, RawTracePointContext, RetProbeContext,
 };
-use latency_common::unwind::CaptureContext;
 
 /// Entry of a probed function.
 #[uprobe]
@@ -64,28 +64,17 @@ pub fn thread_exit(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Thread → id of the stack it last left the CPU with: what the check of the unwinder reads.
-#[map]
-static UNWIND_CHECK: HashMap<u32, u64> = HashMap::with_max_entries(1024, 0);
-
-/// How long captures took, in steps of 16 ns; the last bucket counts what took longer. Likewise.
-#[map]
-static UNWIND_CHECK_NS: Array<u64> = Array::with_max_entries(1024, 0);
-
-/// A thread of the target leaves the CPU: unwind it. Only for the check of the unwinder.
+/// A CPU switches from one task to another.
 #[btf_tracepoint(function = "sched_switch")]
-pub fn unwind_check(_ctx: BtfTracePointContext) -> i32 {
-    let Some(current) = identity::Current::in_target() else { return 0 };
-    // SAFETY: no preconditions.
-    let start_ns = unsafe { bpf_ktime_get_ns() };
-    let id = unwind::capture(CaptureContext::Scheduler, current.tgid);
-    // SAFETY: no preconditions.
-    let bucket = (unsafe { bpf_ktime_get_ns() }).saturating_sub(start_ns) / 16;
-    if let Some(cell) = UNWIND_CHECK_NS.get_ptr_mut((bucket as u32).min(1023)) {
-        // SAFETY: a map value just looked up.
-        unsafe { counters::add(cell, 1) };
-    }
-    let _ = UNWIND_CHECK.insert(bpf_get_current_pid_tgid() as u32, id, 0);
+pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
+    sched::switch(&ctx);
+    0
+}
+
+/// A task is about to be made runnable.
+#[btf_tracepoint(function = "sched_waking")]
+pub fn sched_waking(ctx: BtfTracePointContext) -> i32 {
+    sched::waking(&ctx);
     0
 }
 

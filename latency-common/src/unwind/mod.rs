@@ -186,10 +186,12 @@ pub enum CaptureContext {
     Task = 2,
     /// Uprobes, which can be preempted by each other.
     Uprobe = 3,
+    /// Wakeups: in the waker's context, or in an interrupt of it.
+    Wakeup = 4,
 }
 
 /// How many [`CaptureContext`]s there are.
-pub const CAPTURE_CONTEXTS: u32 = 4;
+pub const CAPTURE_CONTEXTS: u32 = 5;
 
 /// The hash of a stack, frame by frame: the id under which it is sent and referred to. 64 bits, so
 /// that 100,000 distinct stacks share an id with a probability below 1e-9.

@@ -12,7 +12,7 @@ use aya::{Ebpf, EbpfError};
 use aya_obj::Object;
 
 use super::AttachError;
-use super::syscalls::{self, ProgramRuns};
+use super::syscalls::{self, ProgramRuns, Purpose};
 
 /// `BPF_TRACE_UPROBE_MULTI` and `BPF_TRACE_UPROBE_SESSION` of include/uapi/linux/bpf.h; the
 /// bindings of aya-obj 0.3 have only the first.
@@ -24,20 +24,20 @@ const UPROBE_SESSION: u32 = 57;
 pub struct Kind {
     /// Its function's name.
     pub name: &'static str,
-    /// The attach type it is loaded for.
-    pub attach_type: u32,
+    /// What it is loaded for.
+    pub purpose: Purpose,
     /// Whether it runs at returns.
     pub is_return: bool,
 }
 
 /// What [`super::Mode::Session`] loads.
 pub const SESSION: &[Kind] =
-    &[Kind { name: "call_session", attach_type: UPROBE_SESSION, is_return: false }];
+    &[Kind { name: "call_session", purpose: Purpose::Uprobe(UPROBE_SESSION), is_return: false }];
 
 /// What [`super::Mode::Multi`] loads.
 pub const MULTI: &[Kind] = &[
-    Kind { name: "call_return", attach_type: UPROBE_MULTI, is_return: true },
-    Kind { name: "call_entry", attach_type: UPROBE_MULTI, is_return: false },
+    Kind { name: "call_return", purpose: Purpose::Uprobe(UPROBE_MULTI), is_return: true },
+    Kind { name: "call_entry", purpose: Purpose::Uprobe(UPROBE_MULTI), is_return: false },
 ];
 
 /// The object's programs, relocated, and those loaded so far.
@@ -84,11 +84,11 @@ impl Programs {
                 .ok_or_else(|| {
                     AttachError::Object(format!("the program {} is missing", kind.name))
                 })?;
-            let fd = syscalls::load_kprobe_program(
+            let fd = syscalls::load_program(
                 kind.name,
                 &function.instructions,
                 &self.object.license,
-                kind.attach_type,
+                kind.purpose,
             )?;
             self.loaded.insert(kind, fd);
         }
@@ -96,6 +96,15 @@ impl Programs {
             Some(fd) => Ok(fd.as_fd()),
             None => Err(AttachError::Object(format!("the program {} is missing", kind.name))),
         }
+    }
+
+    /// Runs of one program, by its name, as [`Self::load`] loaded it.
+    pub fn runs_of(&self, name: &str) -> ProgramRuns {
+        let mut runs = ProgramRuns::default();
+        for (_, fd) in self.loaded.iter().filter(|(kind, _)| kind.name == name) {
+            runs.add(syscalls::program_runs(fd));
+        }
+        runs
     }
 
     /// Runs of all programs loaded here.

@@ -9,7 +9,7 @@ use latency_common::probe::LengthSource;
 
 use super::args::DoctorArgs;
 use super::record::{self, DEFAULT_RING_BYTES};
-use crate::attach::{Mode, Session, Settings};
+use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings};
 use crate::plan::{Plan, Price};
 use crate::target::{Hazard, Target};
 
@@ -98,6 +98,8 @@ fn machine(page: &mut Page) -> Option<Mode> {
         log: false,
         threads: 1,
         modes: record::modes(),
+        ledger: false,
+        min_wait_ns: MIN_WAIT_NS,
     };
     match Session::load(settings) {
         Ok(session) => {

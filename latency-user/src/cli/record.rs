@@ -15,10 +15,10 @@ use super::args::RecordArgs;
 use super::command::{self, Started};
 use super::live::{Live, Printer};
 use super::report::{render, write_report};
-use crate::attach::{Mode, Session, Settings, Site};
+use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings, Site};
 use crate::plan::{self, Options, Plan, UserProbe};
 use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
-use crate::stream::Stream;
+use crate::stream::{Record, Stream};
 use crate::target::{ElfFile, Hazard, Target};
 
 /// Size of the ring buffer unless `--ring-size` says another: at 30,000 operations a second it
@@ -181,6 +181,8 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         log: verbose,
         threads: target.thread_count,
         modes: modes(),
+        ledger: false,
+        min_wait_ns: MIN_WAIT_NS,
     })?;
     let path = output_path(args, &target);
     let file = RecordingFile::create(&path)?;
@@ -313,7 +315,11 @@ impl Tracing<'_> {
 
     fn drain(&mut self) {
         let builder = &mut self.builder;
-        self.stream.drain(DRAIN_LIMIT, |record| builder.operation(record));
+        self.stream.drain(DRAIN_LIMIT, |record| {
+            if let Record::Operation(operation) = record {
+                builder.operation(operation);
+            }
+        });
     }
 
     fn show_live(&mut self) {

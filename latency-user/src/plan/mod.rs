@@ -4,6 +4,7 @@
 mod catalog;
 mod error;
 mod explain;
+pub mod kernel;
 mod select;
 mod site;
 pub mod unwind;

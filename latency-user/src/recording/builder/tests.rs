@@ -29,6 +29,7 @@ fn record(end_ns: u64, duration_ns: u64, outcome: u8) -> OperationRecord {
         tid: 2,
         algorithm: P256,
         signature_bytes: 71,
+        ledger: latency_common::ledger::Ledger::untold(duration_ns),
     }
 }
 
