@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-use crate::{debian, process, workspace};
+use crate::{process, workload, workspace};
 
 /// How long the key service has to end after SIGTERM: it sorts every sample that it took.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,14 +35,12 @@ pub struct Demo {
 impl Demo {
     /// Builds, records and compares.
     pub fn run(&self) -> Result<()> {
-        let purpose = "the sample key service";
-        debian::require(&["gcc", "libc6-dev", "libssl-dev"], &debian::C_PROBES, purpose)?;
         let target = workspace::target()?;
         let folder = target.join("demo");
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         process::run(workspace::cargo().args(["build", "--release", "--package", "latency-user"]))?;
         let latency = target.join("release/latency");
-        let keysvc = compile(&folder)?;
+        let keysvc = workload::compile("keysvc", &folder)?;
 
         // Ctrl-C is for `latency`, which then ends with a report; this program waits for it.
         ignore_interrupt();
@@ -79,19 +77,6 @@ impl Demo {
         println!("    sudo {latency} record -p PID -d 30s");
         Ok(())
     }
-}
-
-/// Compiles the key service as distributions compile: without frame pointers.
-fn compile(folder: &Path) -> Result<PathBuf> {
-    let program = folder.join("keysvc");
-    process::run(
-        Command::new("cc")
-            .args(["-O2", "-g", "-fomit-frame-pointer", "-pthread", "-o"])
-            .arg(&program)
-            .arg(workspace::root().join("tests/workloads/keysvc.c"))
-            .arg("-lcrypto"),
-    )?;
-    Ok(program)
 }
 
 /// A signal that is ignored stays so in the programs started; one with a handler does not.

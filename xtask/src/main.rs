@@ -1,5 +1,6 @@
 //! Build, test and demonstration commands of `latency`.
 
+mod bench;
 mod build_ebpf;
 mod debian;
 mod demo;
@@ -10,6 +11,7 @@ mod process;
 mod setup;
 mod test;
 mod toolchain;
+mod workload;
 mod workspace;
 
 use std::process::ExitCode;
@@ -31,6 +33,7 @@ struct Arguments {
 enum Command {
     Demo(demo::Demo),
     Test(test::Test),
+    Bench(bench::Bench),
     Lint(lint::Lint),
     Setup(setup::Setup),
     BuildEbpf(build_ebpf::BuildEbpf),
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(demo) => demo.run(),
         Command::Test(test) => test.run(),
+        Command::Bench(bench) => bench.run(),
         Command::Lint(lint) => lint.run(),
         Command::Setup(setup) => setup.run(),
         Command::BuildEbpf(build) => build.run(),

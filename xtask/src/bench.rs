@@ -1,0 +1,211 @@
+//! `cargo xtask bench`: what the tracer costs and how well it measures, as tables.
+
+mod accuracy;
+mod machine;
+mod probe_cost;
+mod settings;
+mod spread;
+mod start;
+mod stream;
+mod table;
+mod target;
+mod tracer;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use self::{machine::Machine, settings::Settings, table::Table};
+use crate::{process, workload, workspace};
+
+/// Measure the tracer on this machine and print a table for each bench.
+///
+/// Builds what it needs. Measuring needs root: directly, or through sudo. A row that misses its aim
+/// says so and is no failure; the exit status tells only whether everything could be measured.
+#[derive(Args)]
+pub struct Bench {
+    /// Fewer and shorter rounds: to see that it works, not for figures to keep
+    #[arg(long)]
+    quick: bool,
+
+    /// Write the tables as JSON as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Write the tables as markdown as well, such as docs/performance.md
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+
+    /// What to measure [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<Name>,
+
+    /// The programs that were built before, and where to put the results: set for root's part
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    prepared: Option<PathBuf>,
+}
+
+/// A bench, in the order they are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Name {
+    /// How soon the tracer sees the first operation, and how soon it is gone
+    Start,
+    /// The tracer's own CPU time and memory under a stream of operations
+    Stream,
+    /// Counts and percentiles beside the key service's own
+    Accuracy,
+    /// What a traced call costs the target
+    ProbeCost,
+}
+
+impl Name {
+    fn measure(self, settings: &Settings) -> Result<Table> {
+        match self {
+            Self::Start => start::measure(settings),
+            Self::Stream => stream::measure(settings),
+            Self::Accuracy => accuracy::measure(settings),
+            Self::ProbeCost => probe_cost::measure(settings),
+        }
+    }
+
+    fn text(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// What root's part leaves in its folder.
+const RESULTS: &str = "results.json";
+
+impl Bench {
+    /// Builds, measures as root, and writes the files that were asked for.
+    pub fn run(&self) -> Result<()> {
+        if let Some(folder) = &self.prepared {
+            let results = self.measure(folder)?;
+            return write(&folder.join(RESULTS), &results.to_string());
+        }
+        let outputs: Vec<_> = self.json.iter().chain(&self.markdown).collect();
+        for path in outputs {
+            // Better now than after minutes of measuring.
+            let temporary = temporary(path);
+            fs::write(&temporary, "").with_context(|| path.display().to_string())?;
+            fs::remove_file(&temporary)?;
+        }
+        let folder = self.prepare()?;
+        let results = if process::is_root() {
+            self.measure(&folder)?
+        } else {
+            self.measure_by_sudo(&folder)?
+        };
+        if let Some(path) = &self.json {
+            write(path, &format!("{:#}\n", results["json"]))?;
+        }
+        if let Some(path) = &self.markdown {
+            write(path, results["markdown"].as_str().context("the results have no markdown")?)?;
+        }
+        let failed = results["failed"].as_array().map_or(0, Vec::len);
+        if failed > 0 {
+            bail!("{failed} of the benches could not be measured");
+        }
+        Ok(())
+    }
+
+    /// Builds the tracer and the workloads; the folder of the latter.
+    fn prepare(&self) -> Result<PathBuf> {
+        let folder = workspace::target()?.join("bench");
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        process::run(workspace::cargo().args(["build", "--release", "--package", "latency-user"]))?;
+        for name in ["keysvc", "tiny"] {
+            workload::compile(name, &folder)?;
+        }
+        Ok(folder)
+    }
+
+    fn measure_by_sudo(&self, folder: &Path) -> Result<Value> {
+        let program = std::env::current_exe().context("the path of this program")?;
+        let mut command = process::root_command(program)?;
+        command.arg("bench").arg("--prepared").arg(folder);
+        if self.quick {
+            command.arg("--quick");
+        }
+        command.args(self.names.iter().map(|name| name.text()));
+        process::run(&mut command)?;
+        let path = folder.join(RESULTS);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        serde_json::from_str(&text).with_context(|| path.display().to_string())
+    }
+
+    /// Runs the benches one after another, and prints each table when it is there.
+    fn measure(&self, folder: &Path) -> Result<Value> {
+        let settings = Settings::new(folder, self.quick)?;
+        let machine = Machine::here();
+        print!("{machine}");
+        let mut markdown = format!(
+            "# Performance\n\nWritten by `cargo xtask bench --markdown docs/performance.md`{}.\n\n\
+             {machine}",
+            if self.quick { ", with --quick: not figures to keep" } else { "" }
+        );
+        let (mut tables, mut failed) = (Vec::new(), Vec::new());
+        for name in self.chosen() {
+            let text = name.text();
+            eprintln!("xtask: measuring {text}");
+            match name.measure(&settings) {
+                Ok(table) => {
+                    print!("\n{text}: {table}");
+                    markdown.push_str(&format!("\n## {text}: {}", table.markdown()));
+                    let mut value = table.json();
+                    value["name"] = json!(text);
+                    tables.push(value);
+                }
+                Err(err) => {
+                    eprintln!("xtask: {text} could not be measured: {err:#}");
+                    markdown.push_str(&format!("\n## {text}\n\nCould not be measured: {err:#}.\n"));
+                    failed.push(text);
+                }
+            }
+        }
+        let json = json!({
+            "schema": "latency.bench/1",
+            "quick": self.quick,
+            "machine": machine.json(),
+            "benches": tables,
+            "failed": failed,
+        });
+        Ok(json!({ "json": json, "markdown": markdown, "failed": failed }))
+    }
+
+    /// Every bench once, in their order.
+    fn chosen(&self) -> Vec<Name> {
+        if self.names.is_empty() {
+            return Name::value_variants().to_vec();
+        }
+        let mut names = self.names.clone();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// Writes a file whole or not at all.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let temporary = temporary(path);
+    fs::write(&temporary, text)
+        .and_then(|()| fs::rename(&temporary, path))
+        .with_context(|| path.display().to_string())
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    name.into()
+}
+
+/// The program of that name, should it be on `PATH`.
+fn installed(program: &str) -> bool {
+    process::probe(Command::new(program).arg("--version")).is_some()
+}
