@@ -5,7 +5,7 @@ mod namespace;
 mod object;
 mod scheduler;
 mod syscalls;
-pub mod unwind;
+mod unwind;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -19,10 +19,14 @@ use aya::{Ebpf, EbpfLoader};
 use thiserror::Error;
 
 pub use counts::{KernelCounts, SlotCounts};
-pub use syscalls::{ProgramRuns, program_runs};
+pub use syscalls::ProgramRuns;
+pub use unwind::{UnwindCounts, UnwindSizes};
+
+use crate::plan::unwind::{ProcessTable, RowStore};
+use unwind::UnwindMaps;
 
 /// The eBPF object, built from `latency-ebpf`.
-pub static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("LATENCY_BPF_OBJECT"));
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("LATENCY_BPF_OBJECT"));
 
 /// Histogram slots: one for each (operation, algorithm, outcome) that occurs.
 const HISTOGRAM_SLOTS: u32 = 96;
@@ -125,6 +129,8 @@ pub struct Settings {
     pub ledger: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up.
     pub min_wait_ns: u64,
+    /// Room for unwind rows, if the waits are to have stacks; see [`Session::set_unwind`].
+    pub unwind: Option<UnwindSizes>,
 }
 
 /// The usual [`Settings::min_wait_ns`].
@@ -151,6 +157,7 @@ pub struct Session {
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     slots: u32,
     scheduler: scheduler::Scheduler,
+    unwind: UnwindMaps,
 }
 
 impl Session {
@@ -185,7 +192,12 @@ impl Session {
         let log = u32::from(settings.log);
         let scheduler = scheduler::Scheduler::prepare(&settings);
         let facts = scheduler.globals();
+        let unwind = settings.unwind.filter(|_| scheduler.has_stacks());
+        let stacks = u32::from(unwind.is_some());
         let mut loader = EbpfLoader::new();
+        if let Some(sizes) = unwind {
+            sizes.apply(&mut loader);
+        }
         for (name, value) in &facts {
             loader.override_global(name, value, true);
         }
@@ -197,6 +209,7 @@ impl Session {
             .override_global("LOG", &log, true)
             .override_global("MIN_WAIT_NS", &settings.min_wait_ns, true)
             .override_global("TRACE_START_NS", &scheduler::now_ns(), true)
+            .override_global("STACKS", &stacks, true)
             .map_max_entries("RECORDS", settings.ring_bytes)
             .map_max_entries("THREADS", threads)
             .map_max_entries("PROBE_HITS", MAX_PROBES)
@@ -227,6 +240,7 @@ impl Session {
             logger,
             slots,
             scheduler,
+            unwind: UnwindMaps::default(),
         };
         session.scheduler.attach(&mut session.object);
         session.set_taking(true)?;
@@ -347,6 +361,28 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Gives the programs the unwind rows of the target's files, and where they are mapped. Called
+    /// again when new files were mapped.
+    ///
+    /// # Errors
+    /// There are more rows than the maps were made for, or a map cannot be written.
+    pub fn set_unwind(
+        &mut self,
+        store: &RowStore,
+        table: &ProcessTable,
+    ) -> Result<(), AttachError> {
+        self.unwind.write_rows(&mut self.ebpf, store)?;
+        self.unwind.set_process(&mut self.ebpf, self.settings.pid, table)
+    }
+
+    /// What the unwinder counted.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn unwind_counts(&self) -> Result<UnwindCounts, AttachError> {
+        UnwindCounts::read(&self.ebpf)
     }
 
     /// Whether new calls are taken. Once cleared, open calls still complete, and the counts stand

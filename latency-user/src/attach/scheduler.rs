@@ -32,8 +32,14 @@ impl Scheduler {
     pub fn globals(&self) -> Vec<(&'static str, u32)> {
         let Some(facts) = self.facts else { return Vec::new() };
         let [minor, major] = facts.task_faults.unwrap_or_default();
+        let replaced = facts.return_probes;
         vec![
             ("LEDGER", 1),
+            ("TASK_UTASK", replaced.utask),
+            ("UTASK_RETURN_INSTANCES", replaced.return_instances),
+            ("RETURN_INSTANCE_STACK", replaced.stack),
+            ("RETURN_INSTANCE_ORIGINAL", replaced.original),
+            ("RETURN_INSTANCE_NEXT", replaced.next),
             ("TASK_PID_OFFSET", facts.task_pid),
             ("TASK_TGID_OFFSET", facts.task_tgid),
             ("TASK_STATE_OFFSET", facts.task_state),
@@ -42,6 +48,11 @@ impl Scheduler {
             ("SWITCH_HAS_PREV_STATE", facts.switch_has_prev_state.into()),
             ("HAS_TASK_PT_REGS", facts.has_task_pt_regs.into()),
         ]
+    }
+
+    /// Whether stacks can be taken: the registers of a task must be to be had.
+    pub fn has_stacks(&self) -> bool {
+        self.facts.is_some_and(|facts| facts.has_task_pt_regs)
     }
 
     /// Attaches the programs. Wakeups first: a switch that blocks a thread is followed by one.

@@ -50,34 +50,6 @@ impl UnwindSizes {
     }
 }
 
-/// Where the kernel keeps return addresses that return probes replaced: offsets in bytes, from its
-/// BTF. All zeros: such frames end the stack.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct ReturnProbeOffsets {
-    /// `task_struct.utask`.
-    pub utask: u32,
-    /// `uprobe_task.return_instances`.
-    pub return_instances: u32,
-    /// `return_instance.stack`.
-    pub stack: u32,
-    /// `return_instance.orig_ret_vaddr`.
-    pub original: u32,
-    /// `return_instance.next`.
-    pub next: u32,
-}
-
-impl ReturnProbeOffsets {
-    /// Tells the programs, before they are loaded.
-    pub fn apply<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
-        loader
-            .override_global("TASK_UTASK", &self.utask, true)
-            .override_global("UTASK_RETURN_INSTANCES", &self.return_instances, true)
-            .override_global("RETURN_INSTANCE_STACK", &self.stack, true)
-            .override_global("RETURN_INSTANCE_ORIGINAL", &self.original, true)
-            .override_global("RETURN_INSTANCE_NEXT", &self.next, true);
-    }
-}
-
 /// What was written so far.
 #[derive(Debug, Default)]
 pub struct UnwindMaps {

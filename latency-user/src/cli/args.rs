@@ -74,6 +74,15 @@ pub struct RecordArgs {
     /// Size of the buffer between kernel and reader: 4KiB and more, rounded up to a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_ring_size, default_value = "4MiB", env = "LATENCY_RING_SIZE")]
     pub ring_size: u32,
+    /// Do not follow the scheduler: percentiles only, at the lowest cost
+    #[arg(long)]
+    pub no_ledger: bool,
+    /// Do not take the stacks of waits
+    #[arg(long)]
+    pub no_stacks: bool,
+    /// Waits outside of operations, and preemptions, shorter than this are only added up
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10us", env = "LATENCY_MIN_WAIT")]
+    pub min_wait: Duration,
     /// Command to start, as the user who called sudo, and to trace from its first operation on
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub command: Vec<std::ffi::OsString>,

@@ -98,8 +98,10 @@ fn machine(page: &mut Page) -> Option<Mode> {
         log: false,
         threads: 1,
         modes: record::modes(),
+        // It would attach the scheduler's programs.
         ledger: false,
         min_wait_ns: MIN_WAIT_NS,
+        unwind: None,
     };
     match Session::load(settings) {
         Ok(session) => {

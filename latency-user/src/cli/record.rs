@@ -15,7 +15,8 @@ use super::args::RecordArgs;
 use super::command::{self, Started};
 use super::live::{Live, Printer};
 use super::report::{render, write_report};
-use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings, Site};
+use crate::attach::{Mode, Session, Settings, Site, UnwindSizes};
+use crate::plan::unwind::Tables;
 use crate::plan::{self, Options, Plan, UserProbe};
 use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
 use crate::stream::{Record, Stream};
@@ -175,15 +176,20 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         return Err(plan.explain_empty(&target).into());
     }
     refuse_hazards(&target, &plan)?;
+    let tables = (!args.no_ledger && !args.no_stacks).then(|| Tables::of(&target));
     let mut session = Session::load(Settings {
         pid: target.pid,
         ring_bytes: args.ring_size,
         log: verbose,
         threads: target.thread_count,
         modes: modes(),
-        ledger: false,
-        min_wait_ns: MIN_WAIT_NS,
+        ledger: !args.no_ledger,
+        min_wait_ns: args.min_wait.as_nanos() as u64,
+        unwind: tables.as_ref().map(|tables| UnwindSizes::for_store(&tables.store, 1)),
     })?;
+    if let Some(tables) = &tables {
+        session.set_unwind(&tables.store, &tables.table)?;
+    }
     let path = output_path(args, &target);
     let file = RecordingFile::create(&path)?;
     let stream = Stream::new(session.take_ring()?);

@@ -61,6 +61,24 @@ pub struct KernelFacts {
     pub sched_waking: u32,
     /// Whether there are the helpers `bpf_get_current_task_btf` and `bpf_task_pt_regs`.
     pub has_task_pt_regs: bool,
+    /// Where the kernel keeps return addresses that return probes replaced; zeros where it does
+    /// so otherwise: then a stack ends at such a frame.
+    pub return_probes: ReturnProbeOffsets,
+}
+
+/// Offsets of the kernel's list of replaced return addresses, in bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct ReturnProbeOffsets {
+    /// `task_struct.utask`.
+    pub utask: u32,
+    /// `uprobe_task.return_instances`.
+    pub return_instances: u32,
+    /// `return_instance.stack`.
+    pub stack: u32,
+    /// `return_instance.orig_ret_vaddr`.
+    pub original: u32,
+    /// `return_instance.next`.
+    pub next: u32,
 }
 
 impl KernelFacts {
@@ -84,8 +102,10 @@ impl KernelFacts {
     /// As for [`KernelFacts::read`]; any bytes give facts or an error.
     pub fn parse(bytes: &[u8]) -> Result<Self, FactError> {
         let btf = Btf::parse(bytes)?;
-        let [task, switch, waking] = btf.find([
+        let [task, utask, instance, switch, waking] = btf.find([
             (Kind::Struct, b"task_struct"),
+            (Kind::Struct, b"uprobe_task"),
+            (Kind::Struct, b"return_instance"),
             (Kind::Typedef, b"btf_trace_sched_switch"),
             (Kind::Typedef, b"btf_trace_sched_waking"),
         ]);
@@ -94,6 +114,19 @@ impl KernelFacts {
         let waking = waking.ok_or(FactError::Missing("the tracepoint sched_waking"))?;
         let [pid, tgid, new_state, old_state, min_flt, maj_flt] =
             btf.members(task, [b"pid", b"tgid", b"__state", b"state", b"min_flt", b"maj_flt"]);
+        let return_probes = utask.zip(instance).and_then(|(utask, instance)| {
+            let [field] = btf.members(task, [b"utask"]);
+            let [return_instances] = btf.members(utask, [b"return_instances"]);
+            let [stack, original, next] =
+                btf.members(instance, [b"stack", b"orig_ret_vaddr", b"next"]);
+            Some(ReturnProbeOffsets {
+                utask: field?,
+                return_instances: return_instances?,
+                stack: stack?,
+                original: original?,
+                next: next?,
+            })
+        });
         // The first parameter is the tracepoint's own data.
         let switch_has_prev_state = match btf.parameters(switch).as_deref() {
             Some([_, preempt, Kind::Pointer, Kind::Pointer, rest @ ..])
@@ -120,6 +153,7 @@ impl KernelFacts {
             switch_has_prev_state,
             sched_waking: waking,
             has_task_pt_regs: has_current_task && has_registers,
+            return_probes: return_probes.unwrap_or_default(),
         })
     }
 }
@@ -140,6 +174,7 @@ mod tests {
         assert_eq!(facts.task_tgid, facts.task_pid + 4, "they stand side by side");
         assert!(facts.task_state < facts.task_pid);
         assert_ne!(facts.sched_switch, facts.sched_waking);
+        assert_ne!(facts.return_probes, ReturnProbeOffsets::default());
     }
 
     /// Check that the facts are found fast enough to be looked for at every start: 15 ms in a

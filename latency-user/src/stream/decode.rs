@@ -5,13 +5,17 @@ use latency_common::ledger::Ledger;
 use latency_common::record::{OperationRecord, WaitRecord, kind};
 use thiserror::Error;
 
+use super::stack::{Stack, decode_stack};
+
 /// A decoded record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     /// A completed call.
     Operation(OperationRecord),
     /// A time that a thread was off the CPU.
     Wait(WaitRecord),
+    /// A stack that others refer to.
+    Stack(Stack),
     /// A record of a kind that this version does not know.
     Unknown(u32),
 }
@@ -53,6 +57,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
             actual,
             expected: size_of::<WaitRecord>(),
         }),
+        kind::STACK => decode_stack(bytes).map(Record::Stack),
         unknown => Ok(Record::Unknown(unknown)),
     }
 }
@@ -151,7 +156,7 @@ mod tests {
         match record {
             Record::Operation(record) => bytes_of(record),
             Record::Wait(record) => bytes_of(record),
-            Record::Unknown(_) => Vec::new(),
+            Record::Stack(_) | Record::Unknown(_) => Vec::new(),
         }
     }
 

@@ -5,6 +5,8 @@ mod elf;
 mod rows;
 mod rule;
 mod table;
+mod tables;
 
 pub use elf::{CompileError, FileRows, LoadSegment, compile};
 pub use table::{FileKey, Limits, Mapping, NotUnwound, ProcessTable, RowStore};
+pub use tables::Tables;
