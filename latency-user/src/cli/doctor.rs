@@ -8,6 +8,7 @@ use anyhow::Result;
 use latency_common::probe::LengthSource;
 
 use super::args::DoctorArgs;
+use super::describe;
 use super::record::{self, DEFAULT_RING_BYTES};
 use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings};
 use crate::plan::{Plan, Price};
@@ -65,7 +66,7 @@ pub fn run(args: &DoctorArgs) -> Result<bool> {
 
 fn machine(page: &mut Page) -> Option<Mode> {
     page.heading("Machine");
-    let host = record::host();
+    let host = describe::host();
     let supported = cfg!(target_arch = "x86_64");
     page.check(
         if supported { Finding::Fine } else { Finding::Broken },
@@ -175,7 +176,7 @@ fn process(page: &mut Page, args: &DoctorArgs, pid: u32, mode: Option<Mode>) -> 
         hazard_line(page, &target, hazard);
     }
     if !target.children.is_empty() {
-        page.check(Finding::Note, &record::children_note(&target));
+        page.check(Finding::Note, &describe::children_note(&target));
     }
     libraries(page, &target);
     if plan.probes.is_empty() {

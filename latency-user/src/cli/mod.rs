@@ -2,11 +2,14 @@
 
 mod args;
 mod command;
+mod describe;
 mod doctor;
 mod flame;
 mod live;
+mod own;
 mod record;
 mod report;
+mod scheduler;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
