@@ -18,7 +18,7 @@ use super::report::{render, write_report};
 use crate::attach::{Mode, Session, Settings, Site};
 use crate::plan::{self, Options, Plan, UserProbe};
 use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
-use crate::stream::Stream;
+use crate::stream::{Record, Stream};
 use crate::target::{ElfFile, Hazard, Target};
 
 /// Size of the ring buffer unless `--ring-size` says another: at 30,000 operations a second it
@@ -313,7 +313,11 @@ impl Tracing<'_> {
 
     fn drain(&mut self) {
         let builder = &mut self.builder;
-        self.stream.drain(DRAIN_LIMIT, |record| builder.operation(record));
+        self.stream.drain(DRAIN_LIMIT, |record| {
+            if let Record::Operation(operation) = record {
+                builder.operation(operation);
+            }
+        });
     }
 
     fn show_live(&mut self) {
@@ -535,6 +539,7 @@ fn header(target: &Target, plan: &Plan, start_ns: u64) -> Header {
         operations: plan.operations.clone(),
         probes: plan.probes.iter().map(|probe| probe_info(probe, &target.files)).collect(),
         skipped: plan.skipped.iter().map(|skipped| skipped_info(skipped, &target.files)).collect(),
+        has_ledger: false,
     }
 }
 
