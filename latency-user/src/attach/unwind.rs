@@ -117,17 +117,6 @@ impl UnwindMaps {
         }
         Ok(())
     }
-
-    /// Forgets a process that ended.
-    ///
-    /// # Errors
-    /// The map cannot be written.
-    pub fn remove_process(&mut self, ebpf: &mut Ebpf, tgid: u32) -> Result<(), AttachError> {
-        let Some(slot) = self.slots.remove(&tgid) else { return Ok(()) };
-        let mut processes: HashMap<_, u32, u32> = open!(HashMap, ebpf, "UNWIND_PROCESSES");
-        self.free.insert(0, slot);
-        processes.remove(&tgid).map_err(|error| broken("UNWIND_PROCESSES", &error))
-    }
 }
 
 /// What the unwinder counted, summed over CPUs.

@@ -1,8 +1,7 @@
 //! `latency record`: look at the target, plan, attach, drain until the end, report, detach.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use aya::maps::MapData;
@@ -13,16 +12,16 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::RecordArgs;
 use super::command::{self, Started};
-use super::describe::{children_note, header, host, library, probe_info, skipped_info};
+use super::describe::{children_note, header, library, probe_info, skipped_info};
 use super::live::{Live, Printer};
 use super::own;
 use super::report::{render, write_report};
 use super::scheduler::Scheduler;
 use crate::attach::{Mode, Session, Settings, Site};
-use crate::plan::{self, Options, Plan, UserProbe};
-use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
+use crate::plan::{Options, Plan, UserProbe};
+use crate::recording::{self, EndedBy, Finish, Recording, RecordingBuilder, RecordingFile};
 use crate::stream::{Record, Stream};
-use crate::target::{ElfFile, Hazard, Target};
+use crate::target::{Hazard, Target};
 
 /// Size of the ring buffer unless `--ring-size` says another: at 30,000 operations a second it
 /// holds three seconds' records.
