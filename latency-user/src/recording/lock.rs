@@ -191,7 +191,6 @@ const RULES: &[(Match, LockClass)] = &[
     (Part("sys::sync::condvar"), LockClass::Condvar),
     (Part("futex_condvar"), LockClass::Condvar),
     (Part("thread_parking"), LockClass::Park),
-    (Part("thread_parker"), LockClass::Park),
     (Part("std::thread::park"), LockClass::Park),
     (Part("raw_mutex::RawMutex"), LockClass::Mutex),
     (Part("raw_rwlock::RawRwLock"), LockClass::Rwlock),
@@ -199,8 +198,11 @@ const RULES: &[(Match, LockClass)] = &[
 ];
 
 /// The same for functions that serve several kinds of locks: only where no other frame decides.
-const FALLBACK_RULES: &[(Match, LockClass)] =
-    &[(Part("parking_lot_core::"), LockClass::Park), (Part("::futex_wait"), LockClass::Park)];
+const FALLBACK_RULES: &[(Match, LockClass)] = &[
+    (Part("thread_parker"), LockClass::Park),
+    (Part("parking_lot_core::"), LockClass::Park),
+    (Part("::futex_wait"), LockClass::Park),
+];
 
 /// What kind of lock a wait was for, judged from the futex command and the names of the functions in
 /// the waiter's stack, innermost first.

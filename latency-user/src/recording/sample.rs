@@ -215,6 +215,7 @@ pub(crate) fn recording_with_waits() -> Recording {
     let durations: Vec<u64> =
         (0..1500).map(|n| if n % 50 == 0 { 3_900_000 } else { 28_000 + n }).collect();
     (sign.success, sign.kernel_success) = (histogram(&durations), kernel(&durations));
+    sign.slowest = vec![slow(1_345 * MILLISECOND, 3_900_000, Outcome::Success, "EVP_DigestSign")];
     sign.ledger = Some(RowLedger {
         total: sums(1500, [28_000, 2_000, 100, 76_000, 0, 0, 0]),
         typical: sums(750, [28_000, 0, 0, 0, 0, 0, 0]),

@@ -59,6 +59,7 @@ fn stacks() {
 #[test]
 fn parking_lot() {
     let functions = [
+        "parking_lot_core::thread_parker::imp::ThreadParker::park",
         "parking_lot_core::parking_lot::park",
         "parking_lot::raw_mutex::RawMutex::lock_slow",
         "service::sign",

@@ -44,6 +44,7 @@ fn means(title: &str, totals: &LedgerTotals) -> Vec<Cell> {
         ledger.sleep,
         ledger.other,
     ];
+    let title = format!("{title} ({})", grouped(totals.count));
     let mut row = vec![Cell::new(title), mean(totals.duration_ns)];
     row.extend(parts.map(mean));
     row
@@ -105,12 +106,12 @@ fn details(lock: &LockSummary) -> Option<String> {
     if let Some(holder) = lock.holders.first() {
         let percent = holder.total_ns as f64 / lock.total_ns.max(1) as f64 * 100.0;
         let comm = if holder.comm.is_empty() { String::new() } else { format!(" {}", holder.comm) };
-        parts.push(format!("held by thread {}{comm} ({percent:.0} % of the wait)", holder.tid));
+        parts.push(format!("held by thread {}{comm} ({percent:.0} %)", holder.tid));
     }
     if let Some(function) = &lock.released_in {
         parts.push(format!("released in {function}"));
     }
-    (!parts.is_empty()).then(|| parts.join(", "))
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// The waits of each idle class together.
