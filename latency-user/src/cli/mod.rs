@@ -3,6 +3,7 @@
 mod args;
 mod command;
 mod doctor;
+mod flame;
 mod live;
 mod record;
 mod report;
@@ -23,6 +24,7 @@ pub fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Record(args) => record::run(args, cli.verbose > 0),
         Command::Report(args) => report::run(args).map(|()| 0),
+        Command::Flame(args) => flame::run(args).map(|()| 0),
         Command::Doctor(args) => doctor::run(args).map(u8::from),
     };
     match result {

@@ -135,6 +135,8 @@ pub(crate) fn recording() -> Recording {
         loss: Loss { counted: 3082, received: 3082, ..Loss::default() },
         incomplete_calls: IncompleteCalls { in_progress: 1, ..IncompleteCalls::default() },
         nested_calls: 0,
+        waits: Vec::new(),
+        stacks: Vec::new(),
         own_cost: OwnCost {
             cpu_ns: 120 * MILLISECOND,
             peak_memory_bytes: 34 << 20,
