@@ -187,9 +187,9 @@ impl Parts {
             _ => return,
         };
         rank += match symbol.st_bind() {
-            elf::STB_GLOBAL | elf::STB_GNU_UNIQUE => 0,
-            elf::STB_WEAK => 1,
-            _ => 2,
+            // glibc's public names are weak, and the internal ones beside them global.
+            elf::STB_GLOBAL | elf::STB_GNU_UNIQUE | elf::STB_WEAK => 0,
+            _ => 1,
         };
         list.push(Symbol { start, end, table, name: symbol.st_name(endian), rank });
     }

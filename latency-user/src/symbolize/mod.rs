@@ -11,7 +11,6 @@ mod modules;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::recording::{Frame, Stack};
@@ -62,7 +61,7 @@ pub struct Symbolizer {
     modules: Vec<Module>,
     /// Of each module, in the same order.
     images: Vec<ImageId>,
-    read: HashMap<ImageId, Rc<Image>>,
+    read: HashMap<ImageId, Arc<Image>>,
     /// By the address looked up. The modules are given by it, so it needs no second key.
     frames: HashMap<u64, Frame>,
 }
@@ -213,16 +212,16 @@ impl Symbolizer {
     }
 
     /// The image of a module, read at its first use; empty where there is none.
-    fn image(&mut self, at: usize) -> Rc<Image> {
+    fn image(&mut self, at: usize) -> Arc<Image> {
         let module = &self.modules[at];
         let image = self.read.entry(self.images[at]).or_insert_with(|| {
-            Rc::new(match (&module.bytes, &module.file) {
+            Arc::new(match (&module.bytes, &module.file) {
                 (Some(bytes), _) => Image::of_bytes(bytes),
                 (None, Some(file)) => Image::of_file(file),
                 (None, None) => Image::default(),
             })
         });
-        Rc::clone(image)
+        Arc::clone(image)
     }
 }
 

@@ -21,7 +21,7 @@ pub fn modules_of(mappings: &[Mapping], files: &[ElfFile]) -> Vec<Module> {
             open.insert(file.id, Arc::new(clone));
         }
     }
-    let vdso = mappings.iter().any(|mapping| is_vdso(mapping)).then(own_vdso).flatten();
+    let vdso = mappings.iter().any(is_vdso).then(own_vdso).flatten();
     mappings
         .iter()
         .map(|mapping| Module {

@@ -187,7 +187,7 @@ fn remapped() {
         |start, end, name: &str| Module { start, end, name: name.into(), ..Module::default() };
     let mut symbolizer =
         Symbolizer::new(vec![module(0x3000, 0x5000, "b"), module(0x1000, 0x3000, "a")]);
-    let mut names = |symbolizer: &mut Symbolizer| {
+    let names = |symbolizer: &mut Symbolizer| {
         let frames =
             symbolizer.resolve(&[stack(&[0x1000, 0x2800, 0x3800, 0x4801])]).remove(0).frames;
         frames.into_iter().map(|frame| frame.module).collect::<Vec<_>>()
