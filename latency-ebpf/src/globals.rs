@@ -25,10 +25,6 @@ static LEDGER: u32 = 0;
 #[unsafe(no_mangle)]
 static MIN_WAIT_NS: u64 = 0;
 
-/// When the trace began, `CLOCK_MONOTONIC`, in nanoseconds.
-#[unsafe(no_mangle)]
-static TRACE_START_NS: u64 = 0;
-
 /// Offset of `pid` (the thread's id) in the kernel's `task_struct`.
 #[unsafe(no_mangle)]
 static TASK_PID_OFFSET: u32 = 0;
@@ -52,6 +48,10 @@ static TASK_MAJ_FLT_OFFSET: u32 = 0;
 /// 1 if the kernel passes the state of the task that leaves to `sched_switch`.
 #[unsafe(no_mangle)]
 static SWITCH_HAS_PREV_STATE: u32 = 0;
+
+/// Offset of `task_struct.on_cpu`, in bytes; 0: there is none.
+#[unsafe(no_mangle)]
+static TASK_ON_CPU_OFFSET: u32 = 0;
 
 /// 1 if the kernel has the helper `bpf_task_pt_regs`.
 #[unsafe(no_mangle)]
@@ -77,10 +77,10 @@ read!(PID_NAMESPACE_DEVICE, pid_namespace_device, u64, "See [`PID_NAMESPACE_DEVI
 read!(PID_NAMESPACE_INODE, pid_namespace_inode, u64, "See [`PID_NAMESPACE_INODE`].");
 
 read!(MIN_WAIT_NS, min_wait_ns, u64, "See [`MIN_WAIT_NS`].");
-read!(TRACE_START_NS, trace_start_ns, u64, "See [`TRACE_START_NS`].");
 read!(TASK_PID_OFFSET, task_pid_offset, u32, "See [`TASK_PID_OFFSET`].");
 read!(TASK_TGID_OFFSET, task_tgid_offset, u32, "See [`TASK_TGID_OFFSET`].");
 read!(TASK_STATE_OFFSET, task_state_offset, u32, "See [`TASK_STATE_OFFSET`].");
+read!(TASK_ON_CPU_OFFSET, task_on_cpu_offset, u32, "See [`TASK_ON_CPU_OFFSET`].");
 read!(TASK_MIN_FLT_OFFSET, task_min_flt_offset, u32, "See [`TASK_MIN_FLT_OFFSET`].");
 read!(TASK_MAJ_FLT_OFFSET, task_maj_flt_offset, u32, "See [`TASK_MAJ_FLT_OFFSET`].");
 

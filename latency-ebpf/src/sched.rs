@@ -15,7 +15,7 @@ use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::generated::bpf_get_smp_processor_id;
 use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::PerCpuArray;
+use aya_ebpf::maps::{Array, PerCpuArray};
 use aya_ebpf::programs::BtfTracePointContext;
 use latency_common::counter::Counter;
 use latency_common::ledger::{OffCpu, off_cpu};
@@ -32,6 +32,10 @@ use crate::calls::RECORDS;
 use crate::counters::{add, count};
 use crate::task::{Entry, IDLE_TID, Task, is_interrupt_stack, register};
 use crate::{globals, identity, threads, unwind};
+
+/// `[0]`: when tracing began, in nanoseconds; 0 until the loader sets it, with everything attached.
+#[map]
+static TRACE_START: Array<u64> = Array::with_max_entries(1, 0);
 
 /// Sums over all waits, the short ones too.
 #[map]
@@ -305,6 +309,12 @@ fn waker_stack(waker: &identity::Current) -> u64 {
 /// new or a runnable thread is not woken. Its wait counts from the start of the trace.
 #[inline(always)]
 fn blocked_before_trace(task: Task, tid: u32) -> Option<*mut ThreadState> {
+    // The waker can be faster than the thread that is about to block: then that one still runs,
+    // and its own switch is going to tell of it.
+    if globals::task_on_cpu_offset() != 0 && task.read(globals::task_on_cpu_offset()) != 0 {
+        return None;
+    }
+    let trace_start_ns = TRACE_START.get(0).copied().filter(|start_ns| *start_ns != 0)?;
     let pointer = threads::get_or_insert(tid)?;
     // SAFETY: a live map value; the thread waits, and this is its waker.
     let thread = unsafe { &mut *pointer };
@@ -318,6 +328,6 @@ fn blocked_before_trace(task: Task, tid: u32) -> Option<*mut ThreadState> {
     thread.wait.flags = u32::from(wait_flag::BEGAN_BEFORE_TRACE);
     thread.wait.tid = if globals::pid_namespace_inode() == 0 { tid } else { 0 };
     thread.timeline.state = reason;
-    thread.timeline.since_ns = globals::trace_start_ns();
+    thread.timeline.since_ns = trace_start_ns;
     Some(pointer)
 }

@@ -158,6 +158,7 @@ pub struct Session {
     slots: u32,
     scheduler: scheduler::Scheduler,
     unwind: UnwindMaps,
+    has_stacks: bool,
 }
 
 impl Session {
@@ -208,7 +209,6 @@ impl Session {
             .override_global("PID_NAMESPACE_INODE", &namespace_inode, true)
             .override_global("LOG", &log, true)
             .override_global("MIN_WAIT_NS", &settings.min_wait_ns, true)
-            .override_global("TRACE_START_NS", &scheduler::now_ns(), true)
             .override_global("STACKS", &stacks, true)
             .map_max_entries("RECORDS", settings.ring_bytes)
             .map_max_entries("THREADS", threads)
@@ -241,8 +241,10 @@ impl Session {
             slots,
             scheduler,
             unwind: UnwindMaps::default(),
+            has_stacks: unwind.is_some(),
         };
         session.scheduler.attach(&mut session.object);
+        session.set_trace_start(scheduler::now_ns())?;
         session.set_taking(true)?;
         session.mode = session.choose_mode()?;
         Ok(session)
@@ -373,6 +375,9 @@ impl Session {
         store: &RowStore,
         table: &ProcessTable,
     ) -> Result<(), AttachError> {
+        if !self.has_stacks {
+            return Ok(());
+        }
         self.unwind.write_rows(&mut self.ebpf, store)?;
         self.unwind.set_process(&mut self.ebpf, self.settings.pid, table)
     }
@@ -398,6 +403,17 @@ impl Session {
         let mut array: Array<_, u32> =
             Array::try_from(map).map_err(|error| AttachError::Object(error.to_string()))?;
         array.set(0, u32::from(taking), 0).map_err(|error| AttachError::Object(error.to_string()))
+    }
+
+    /// Tells the programs since when every switch is seen.
+    fn set_trace_start(&mut self, start_ns: u64) -> Result<(), AttachError> {
+        let map = self
+            .ebpf
+            .map_mut("TRACE_START")
+            .ok_or_else(|| AttachError::Object("the map TRACE_START is missing".into()))?;
+        let mut array: Array<_, u64> =
+            Array::try_from(map).map_err(|error| AttachError::Object(error.to_string()))?;
+        array.set(0, start_ns, 0).map_err(|error| AttachError::Object(error.to_string()))
     }
 
     /// What the kernel counted so far; the hits of the first `probes` probes.

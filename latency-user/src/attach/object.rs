@@ -43,6 +43,8 @@ pub const MULTI: &[Kind] = &[
 /// The object's programs, relocated, and those loaded so far.
 pub struct Programs {
     object: Object,
+    /// The object's type information in the kernel, where it takes it.
+    btf: Option<OwnedFd>,
     loaded: HashMap<Kind, OwnedFd>,
 }
 
@@ -51,6 +53,13 @@ impl Programs {
     pub fn parse(bytes: &[u8], ebpf: &Ebpf) -> Result<Self, AttachError> {
         let broken = |error: &dyn std::fmt::Display| AttachError::Object(error.to_string());
         let mut object = Object::parse(bytes).map_err(|error| broken(&error))?;
+        let btf = match aya::features().btf() {
+            Some(features) => object
+                .fixup_and_sanitize_btf(features)
+                .map_err(|error| broken(&error))?
+                .and_then(|btf| syscalls::load_btf(&btf.to_bytes()).ok()),
+            None => None,
+        };
         let fds: HashMap<&str, RawFd> =
             ebpf.maps().filter_map(|(name, map)| Some((name, map_fd(map)?))).collect();
         let text_sections: HashSet<usize> =
@@ -68,7 +77,7 @@ impl Programs {
             )
             .map_err(|error| broken(&error))?;
         object.relocate_calls(&text_sections).map_err(|error| broken(&error))?;
-        Ok(Self { object, loaded: HashMap::new() })
+        Ok(Self { object, btf, loaded: HashMap::new() })
     }
 
     /// Loads a program into the kernel, once.
@@ -84,11 +93,18 @@ impl Programs {
                 .ok_or_else(|| {
                     AttachError::Object(format!("the program {} is missing", kind.name))
                 })?;
+            // A walk over a stack is a callback, which must have a type.
+            let types = self.btf.as_ref().map(|btf| syscalls::FunctionTypes {
+                btf: btf.as_fd(),
+                records: function.func_info.func_info_bytes(),
+                record_bytes: function.func_info_rec_size,
+            });
             let fd = syscalls::load_program(
                 kind.name,
                 &function.instructions,
                 &self.object.license,
                 kind.purpose,
+                types.as_ref(),
             )?;
             self.loaded.insert(kind, fd);
         }

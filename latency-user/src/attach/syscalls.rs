@@ -59,12 +59,35 @@ pub enum Purpose {
 /// `BPF_TRACE_RAW_TP` of include/uapi/linux/bpf.h.
 const TRACE_RAW_TP: u32 = 23;
 
+/// The object's own type information, as programs with callbacks need it.
+pub struct FunctionTypes<'a> {
+    /// The object's BTF, loaded.
+    pub btf: BorrowedFd<'a>,
+    /// The program's `bpf_func_info` records.
+    pub records: Vec<u8>,
+    /// Size of one of them in bytes.
+    pub record_bytes: usize,
+}
+
+/// Loads type information into the kernel.
+pub fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    // SAFETY: writing plain integers into a union.
+    let load = unsafe { &mut attr.__bindgen_anon_7 };
+    load.btf = bytes.as_ptr() as u64;
+    load.btf_size = bytes.len() as u32;
+    let fd = bpf(bpf_cmd::BPF_BTF_LOAD, &mut attr)?;
+    // SAFETY: the kernel returned a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Loads a program.
 pub fn load_program(
     name: &str,
     instructions: &[bpf_insn],
     license: &CStr,
     purpose: Purpose,
+    types: Option<&FunctionTypes<'_>>,
 ) -> Result<OwnedFd, AttachError> {
     let load = |log: Option<&mut Vec<u8>>| {
         let mut attr = zeroed_attr();
@@ -83,6 +106,12 @@ pub fn load_program(
                 load.expected_attach_type = TRACE_RAW_TP;
                 load.attach_btf_id = type_id;
             }
+        }
+        if let Some(types) = types {
+            load.prog_btf_fd = types.btf.as_raw_fd() as u32;
+            load.func_info = types.records.as_ptr() as u64;
+            load.func_info_rec_size = types.record_bytes as u32;
+            load.func_info_cnt = (types.records.len() / types.record_bytes.max(1)) as u32;
         }
         for (to, from) in load.prog_name.iter_mut().zip(name.bytes().take(15)) {
             *to = from as std::ffi::c_char;

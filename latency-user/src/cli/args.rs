@@ -82,9 +82,10 @@ pub struct RecordArgs {
     /// Do not follow the scheduler: percentiles only, at the lowest cost
     #[arg(long)]
     pub no_ledger: bool,
-    /// Do not take the stacks of waits
-    #[arg(long)]
-    pub no_stacks: bool,
+    /// Take the stacks of waits and wakers too, for `latency flame`; starting takes half a second
+    /// longer
+    #[arg(long, conflicts_with = "no_ledger")]
+    pub stacks: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10us", env = "LATENCY_MIN_WAIT")]
     pub min_wait: Duration,

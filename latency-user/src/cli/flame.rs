@@ -18,11 +18,13 @@ use crate::render::flame::{self, Options};
 pub fn run(args: &FlameArgs) -> Result<()> {
     let recording = recording::read(&args.file)?;
     check_operation(args, &recording)?;
+    let named = recording.locks.iter();
+    let lock_names = named.filter_map(|lock| Some((lock.address, lock.name.clone()?))).collect();
     let options = Options {
         view: args.view.into(),
         in_operation: args.in_operation,
         operation: args.operation.as_deref(),
-        lock_names: &Default::default(),
+        lock_names: &lock_names,
     };
     let graph = if args.folded {
         flame::fold(&recording, &options).into_bytes()

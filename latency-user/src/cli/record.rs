@@ -151,7 +151,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         return Err(plan.explain_empty(&target).into());
     }
     refuse_hazards(&target, &plan)?;
-    let scheduler = Scheduler::prepare(&target, !args.no_ledger && !args.no_stacks);
+    let scheduler = Scheduler::prepare(&target, args.stacks);
     let mut session = Session::load(Settings {
         pid: target.pid,
         ring_bytes: args.ring_size,

@@ -10,7 +10,7 @@ use crate::plan::unwind::Tables;
 use crate::recording::{Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
 use crate::symbolize::{RawStack, Symbolizer, modules_of};
-use crate::target::Target;
+use crate::target::{Mapping, Target};
 
 /// Most distinct stacks that are kept; the kernel side sends each once.
 const MAX_STACKS: usize = 65_536;
@@ -19,14 +19,24 @@ const MAX_STACKS: usize = 65_536;
 pub struct Scheduler {
     tables: Option<Tables>,
     stacks: HashMap<u64, Stack>,
+    /// Where the target maps what, when tracing began.
+    mappings: Vec<Mapping>,
     pid: u32,
+    comm: String,
 }
 
 impl Scheduler {
     /// Compiles the target's unwind rows, if stacks are wanted.
     pub fn prepare(target: &Target, stacks: bool) -> Self {
         let tables = stacks.then(|| Tables::of(target));
-        Self { tables, stacks: HashMap::new(), pid: target.pid }
+        Self {
+            tables,
+            stacks: HashMap::new(),
+            // A target that is gone already has nothing to name.
+            mappings: target.mappings().unwrap_or_default(),
+            pid: target.pid,
+            comm: target.comm.clone(),
+        }
     }
 
     /// How much room the kernel side needs for the rows.
@@ -61,7 +71,9 @@ impl Scheduler {
         match record {
             Record::Wait(wait) => {
                 let pid = self.pid;
-                builder.wait(wait, &mut |tid| comm_of(pid, tid), &|tid| is_thread_of(pid, tid));
+                // A thread that is gone had, most likely, its process's name.
+                let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
+                builder.wait(wait, &mut name, &|tid| is_thread_of(pid, tid));
             }
             Record::Stack(stack) if self.stacks.len() < MAX_STACKS => {
                 self.stacks.insert(stack.id, stack.clone());
@@ -73,8 +85,12 @@ impl Scheduler {
     /// Puts the stacks that the recording's waits refer to into it, with names, and names its
     /// locks.
     pub fn finish(&self, target: &Target, recording: &mut Recording) {
-        let Some(tables) = &self.tables else { return };
-        let mut symbolizer = Symbolizer::new(modules_of(&tables.mappings, &target.files));
+        // Without unwind rows there are no stacks, but the locks still have names.
+        let mappings = match &self.tables {
+            Some(tables) => tables.mappings.clone(),
+            None => self.mappings.clone(),
+        };
+        let mut symbolizer = Symbolizer::new(modules_of(&mappings, &target.files));
         let mut wanted: Vec<u64> = recording
             .waits
             .iter()
@@ -111,11 +127,10 @@ fn raw(stack: &Stack) -> RawStack {
     }
 }
 
-/// The name of a thread; empty if it is gone.
-fn comm_of(pid: u32, tid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"))
-        .map(|text| text.trim_end().to_owned())
-        .unwrap_or_default()
+/// The name of a thread; `None` if it is gone.
+fn comm_of(pid: u32, tid: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    Some(text.trim_end().to_owned())
 }
 
 fn is_thread_of(pid: u32, tid: u32) -> bool {

@@ -51,6 +51,8 @@ pub struct KernelFacts {
     pub task_tgid: u32,
     /// Offset of `__state`, or of `state` in older kernels.
     pub task_state: u32,
+    /// Offset of `on_cpu`; 0 where there is none.
+    pub task_on_cpu: u32,
     /// Offsets of `min_flt` and `maj_flt`; `None` where page faults cannot be counted.
     pub task_faults: Option<[u32; 2]>,
     /// Type id of the tracepoint `sched_switch`.
@@ -112,8 +114,10 @@ impl KernelFacts {
         let task = task.ok_or(FactError::Missing("struct task_struct"))?;
         let switch = switch.ok_or(FactError::Missing("the tracepoint sched_switch"))?;
         let waking = waking.ok_or(FactError::Missing("the tracepoint sched_waking"))?;
-        let [pid, tgid, new_state, old_state, min_flt, maj_flt] =
-            btf.members(task, [b"pid", b"tgid", b"__state", b"state", b"min_flt", b"maj_flt"]);
+        let [pid, tgid, new_state, old_state, min_flt, maj_flt, on_cpu] = btf.members(
+            task,
+            [b"pid", b"tgid", b"__state", b"state", b"min_flt", b"maj_flt", b"on_cpu"],
+        );
         let return_probes = utask.zip(instance).and_then(|(utask, instance)| {
             let [field] = btf.members(task, [b"utask"]);
             let [return_instances] = btf.members(utask, [b"return_instances"]);
@@ -145,6 +149,7 @@ impl KernelFacts {
             task_pid: pid.ok_or(FactError::Missing("task_struct.pid"))?,
             task_tgid: tgid.ok_or(FactError::Missing("task_struct.tgid"))?,
             task_state: new_state.or(old_state).ok_or(FactError::Missing("task_struct.__state"))?,
+            task_on_cpu: on_cpu.unwrap_or(0),
             task_faults: min_flt
                 .zip(maj_flt)
                 .filter(|_| has_current_task)
