@@ -77,9 +77,9 @@ fn machine(page: &mut Page) -> Option<Mode> {
     page.check(
         Finding::Note,
         if Path::new("/sys/kernel/btf/vmlinux").exists() {
-            "the kernel describes its types (BTF): not needed for percentiles"
+            "the kernel describes its types (BTF): operations get a ledger of where the time goes"
         } else {
-            "the kernel does not describe its types (no BTF): not needed for percentiles"
+            "the kernel does not describe its types (no BTF): no ledger of where the time goes"
         },
     );
     page.check(
@@ -289,6 +289,13 @@ fn memory_reads(page: &mut Page, plan: &Plan) {
             "any", ""
         );
     }
+    let _ = writeln!(
+        page.text,
+        "  {:<28} 16 bytes at the futex that a thread waits for: the lock's word and its owner\n  \
+         {:<28} with --stacks, words of the stack that hold return addresses and saved\n  \
+         {:<28} registers, when a thread leaves the CPU or wakes another",
+        "any", "", ""
+    );
     let _ = writeln!(page.text, "  No message, key or signature byte is ever read.");
 }
 

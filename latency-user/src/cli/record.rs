@@ -396,6 +396,7 @@ impl Tracing<'_> {
             self.builder.kernel_histogram(slot.key, slot.sum_ns, slot.max_ns, &slot.buckets);
         }
         let mut warnings = self.warnings.clone();
+        warnings.extend(self.scheduler.losses(&counts, &self.session));
         if self.stream.undecodable() > 0 {
             warnings.push(format!(
                 "{} records could not be decoded; please report this",

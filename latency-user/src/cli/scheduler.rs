@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 
-use latency_common::unwind::StackEnd;
+use latency_common::counter::Counter;
+use latency_common::unwind::{StackEnd, UnwindCounter};
 
-use crate::attach::{AttachError, Session, UnwindSizes};
+use crate::attach::{AttachError, KernelCounts, Session, UnwindSizes};
 use crate::plan::unwind::Tables;
 use crate::recording::{Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
@@ -106,6 +107,30 @@ impl Scheduler {
             lock.name = symbolizer.name_data(lock.address);
         }
         recording.classify_locks();
+    }
+
+    /// What was lost of waits and stacks.
+    pub fn losses(&self, counts: &KernelCounts, session: &Session) -> Vec<String> {
+        let mut losses = Vec::new();
+        let lost = counts.get(Counter::LostWaitRecords);
+        if lost > 0 {
+            losses.push(format!(
+                "{lost} waits could not be recorded (ring buffer full): the times of locks are too \
+                 low; a larger --ring-size or --min-wait helps"
+            ));
+        }
+        if self.tables.is_some()
+            && let Ok(unwound) = session.unwind_counts()
+        {
+            let lost = unwound.get(UnwindCounter::LostRingFull);
+            if lost > 0 {
+                losses.push(format!(
+                    "{lost} stacks could not be recorded (ring buffer full): their waits are under \
+                     [no stack]"
+                ));
+            }
+        }
+        losses
     }
 
     /// What the user should know.
