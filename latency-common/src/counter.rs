@@ -25,11 +25,15 @@ pub enum Counter {
     UnmatchedReturn = 8,
     /// Calls of probed functions nested in an operation; not operations of their own.
     Nested = 9,
+    /// Wait records not sent: the ring buffer was full. Their times are in the totals.
+    LostWaitRecords = 10,
+    /// Switches that fit no known state of their thread: one before it was missed.
+    MissedSwitch = 11,
 }
 
 impl Counter {
     /// How many counters there are.
-    pub const COUNT: u32 = 10;
+    pub const COUNT: u32 = 12;
 
     /// Every counter, in the order of its id.
     pub const ALL: [Self; Self::COUNT as usize] = [
@@ -43,6 +47,8 @@ impl Counter {
         Self::ClockBackwards,
         Self::UnmatchedReturn,
         Self::Nested,
+        Self::LostWaitRecords,
+        Self::MissedSwitch,
     ];
 }
 

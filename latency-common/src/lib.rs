@@ -7,6 +7,10 @@
 pub mod algorithm;
 pub mod counter;
 pub mod histogram;
+pub mod ledger;
 pub mod operation;
 pub mod probe;
 pub mod record;
+pub mod thread;
+pub mod unwind;
+pub mod wait;

@@ -7,7 +7,13 @@
 pub mod kind {
     /// An [`super::OperationRecord`].
     pub const OPERATION: u32 = 1;
+    /// A [`super::StackHeader`] and the stack's frames.
+    pub const STACK: u32 = 2;
+    /// A [`super::WaitRecord`].
+    pub const WAIT: u32 = 3;
 }
+
+use crate::ledger::Ledger;
 
 /// How an operation ended.
 pub mod outcome {
@@ -37,7 +43,7 @@ pub struct OperationRecord {
     pub outcome: u8,
     /// Time of entry, `CLOCK_MONOTONIC`, in nanoseconds.
     pub start_ns: u64,
-    /// Wall time from entry to return, in nanoseconds.
+    /// Wall time from entry to return, in nanoseconds: the sum of the ledger's parts.
     pub duration_ns: u64,
     /// Process, in the tracer's PID namespace.
     pub tgid: u32,
@@ -47,11 +53,81 @@ pub struct OperationRecord {
     pub algorithm: u32,
     /// Length of the signature in bytes; 0 when not visible.
     pub signature_bytes: u32,
+    /// Where the time went.
+    pub ledger: Ledger,
+}
+
+/// Bits of [`WaitRecord::flags`].
+pub mod wait_flag {
+    /// The wait lies inside the operation that `probe`, `operation` and `operation_start_ns` name.
+    pub const IN_OPERATION: u8 = 1;
+    /// The wait began before the trace; `start_ns` is the start of the trace.
+    pub const BEGAN_BEFORE_TRACE: u8 = 2;
+    /// `futex_value` was read.
+    pub const VALUE_READ: u8 = 4;
+    /// `futex_owner` was read.
+    pub const OWNER_READ: u8 = 8;
+}
+
+/// One time that a thread of the target was off the CPU.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct WaitRecord {
+    /// [`kind::WAIT`].
+    pub kind: u32,
+    /// See [`crate::ledger::off_cpu`].
+    pub reason: u8,
+    /// See [`wait_flag`].
+    pub flags: u8,
+    /// See [`crate::wait::waker_flag`].
+    pub waker_flags: u8,
+    /// Index of the surrounding operation's name in the plan.
+    pub operation: u8,
+    /// When the thread left the CPU, `CLOCK_MONOTONIC`, in nanoseconds.
+    pub start_ns: u64,
+    /// How long it was blocked, in nanoseconds; 0 when it was preempted.
+    pub duration_ns: u64,
+    /// How long it was runnable without running after that, in nanoseconds; for a preempted
+    /// thread, all the time.
+    pub run_queue_ns: u64,
+    /// Start of the surrounding operation, as its own record has it; 0 outside of operations.
+    pub operation_start_ns: u64,
+    /// The waiting thread's process, in the tracer's PID namespace.
+    pub tgid: u32,
+    /// The waiting thread, in the tracer's PID namespace.
+    pub tid: u32,
+    /// The process of the thread that ended the wait, likewise; 0 when none was seen, it is in
+    /// another PID namespace, or an interrupt of an idle CPU ended it.
+    pub waker_tgid: u32,
+    /// The thread that ended the wait, or that the interrupt which ended it interrupted; 0
+    /// likewise.
+    pub waker_tid: u32,
+    /// The system call that the waker was in, or [`crate::wait::NO_SYSCALL`].
+    pub waker_syscall: i32,
+    /// The system call that the thread waited in, or [`crate::wait::NO_SYSCALL`].
+    pub syscall: i32,
+    /// Address of the futex; 0 when it was no futex wait. Of `futex_waitv`'s futexes, the first.
+    pub futex_address: u64,
+    /// See [`crate::wait::futex`].
+    pub futex_command: u32,
+    /// The futex word when the wait began: for the PI commands, the owner's tid in its low 30 bits.
+    pub futex_value: u32,
+    /// The 32 bits at `futex_address + 8` when the wait began: in glibc's `pthread_mutex_t`, the
+    /// owner's tid (sysdeps/nptl/bits/struct_mutex.h).
+    pub futex_owner: u32,
+    /// Index of the surrounding operation's probe in the plan.
+    pub probe: u16,
+    #[doc(hidden)]
+    pub _pad: u16,
+    /// The waiting thread's stack when it left the CPU; 0: none was taken.
+    pub stack_id: u64,
+    /// The waker's stack at the wakeup; 0: none was taken.
+    pub waker_stack_id: u64,
 }
 
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<OperationRecord>() == 40);
+    assert!(size_of::<OperationRecord>() == 120);
     assert!(offset_of!(OperationRecord, probe) == 4);
     assert!(offset_of!(OperationRecord, operation) == 6);
     assert!(offset_of!(OperationRecord, outcome) == 7);
@@ -61,7 +137,57 @@ const _: () = {
     assert!(offset_of!(OperationRecord, tid) == 28);
     assert!(offset_of!(OperationRecord, algorithm) == 32);
     assert!(offset_of!(OperationRecord, signature_bytes) == 36);
+    assert!(offset_of!(OperationRecord, ledger) == 40);
 };
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<WaitRecord>() == 104);
+    assert!(offset_of!(WaitRecord, reason) == 4);
+    assert!(offset_of!(WaitRecord, start_ns) == 8);
+    assert!(offset_of!(WaitRecord, tgid) == 40);
+    assert!(offset_of!(WaitRecord, syscall) == 60);
+    assert!(offset_of!(WaitRecord, futex_address) == 64);
+    assert!(offset_of!(WaitRecord, probe) == 84);
+    assert!(offset_of!(WaitRecord, stack_id) == 88);
+};
+
+/// A stack, sent once and referred to by its id: this header, then `frames` addresses of 8 bytes
+/// each, the innermost first. A record that refers to a stack may come before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct StackHeader {
+    /// [`kind::STACK`].
+    pub kind: u32,
+    /// Number of frames: at most [`crate::unwind::MAX_FRAMES`].
+    pub frames: u16,
+    /// How it ended: the id of a [`crate::unwind::StackEnd`].
+    pub end: u8,
+    /// See [`stack_flags`].
+    pub flags: u8,
+    /// The stack's id; never 0.
+    pub id: u64,
+    /// Process, in the tracer's PID namespace.
+    pub tgid: u32,
+    #[doc(hidden)]
+    pub _pad: u32,
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<StackHeader>() == 24);
+    assert!(offset_of!(StackHeader, frames) == 4);
+    assert!(offset_of!(StackHeader, end) == 6);
+    assert!(offset_of!(StackHeader, flags) == 7);
+    assert!(offset_of!(StackHeader, id) == 8);
+    assert!(offset_of!(StackHeader, tgid) == 16);
+};
+
+/// Bits of [`StackHeader::flags`].
+pub mod stack_flags {
+    /// At least one frame was found by the frame pointer, where no row was known: it may be wrong.
+    pub const FRAME_POINTER: u8 = 1;
+}
 
 /// Which kernel histogram counts an operation: a key of the `HISTOGRAM_SLOTS` map.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

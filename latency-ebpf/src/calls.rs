@@ -4,25 +4,23 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{BPF_RB_NO_WAKEUP, pt_regs};
 use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, RingBuf};
+use aya_ebpf::maps::{Array, RingBuf};
 use aya_log_ebpf::debug;
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
+use latency_common::ledger::Ledger;
 use latency_common::operation::{Entry, OpenCall, Return};
 use latency_common::probe::{ProbeCookie, probe_of};
 use latency_common::record::{OperationRecord, SlotKey, kind};
+use latency_common::thread::ThreadState;
 
 use crate::counters::{count, hit};
 use crate::identity::Current;
-use crate::{globals, histograms};
-
-/// Open calls by thread id. Only the thread itself reads and writes its entry.
-#[map]
-static OPEN_CALLS: HashMap<u32, OpenCall> = HashMap::with_max_entries(16_384, 0);
+use crate::{globals, histograms, threads};
 
 /// Records to the reader; the loader sets the size.
 #[map]
-static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
+pub static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
 /// `[0]`: 1 while new calls are taken. Cleared before the last drain, so that the books close.
 #[map]
@@ -41,12 +39,11 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
         return false;
     }
     hit(probe_of(cookie));
-    let Some(call) = open_call(current.tid) else {
-        count(Counter::ThreadTableFull);
-        return false;
-    };
-    // SAFETY: the kernel's copy of the registers, and a map value that only this thread uses.
-    let (regs, call) = unsafe { (&*regs, &mut *call) };
+    current.note_kernel_tgid();
+    let Some(thread) = threads::get_or_insert(current.kernel_tid()) else { return false };
+    // SAFETY: the kernel's copy of the registers, and a part of a map value that only programs of
+    // this thread write.
+    let (regs, call) = unsafe { (&*regs, &mut (*thread).call) };
     let sp = regs.rsp;
     let arguments = Arguments::read(regs);
     match call.enter(sp, cookie, |index| arguments.get(index), || returns_to_trampoline(sp)) {
@@ -61,7 +58,8 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
         debug!(ctx, "thread {} enters probe {}", current.tid, probe_of(cookie));
     }
     // Last: it marks the call as open.
-    call.start_ns = start_ns;
+    // SAFETY: the current thread's entry.
+    unsafe { threads::begin_operation(thread, start_ns) };
     false
 }
 
@@ -69,14 +67,14 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
 #[inline(always)]
 pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs) {
     let Some(current) = Current::in_target() else { return };
-    let Some(call) = OPEN_CALLS.get_ptr_mut(current.tid) else {
+    let Some(thread) = threads::get(current.kernel_tid()) else {
         count(Counter::UnmatchedReturn);
         return;
     };
     // SAFETY: as in `enter`.
-    let (regs, call) = unsafe { (&*regs, &mut *call) };
+    let (regs, call) = unsafe { (&*regs, &mut (*thread).call) };
     match call.leave(regs.rsp) {
-        Return::Outermost(call) => complete(ctx, &current, &call, regs.rax),
+        Return::Outermost(call) => complete(ctx, &current, thread, &call, regs.rax),
         Return::Abandoned => count(Counter::Abandoned),
         // The chained return of a function that was tail-called comes after its caller's.
         Return::Unmatched | Return::Nested => {}
@@ -84,7 +82,13 @@ pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs) {
 }
 
 #[inline(always)]
-fn complete<C: EbpfContext>(ctx: &C, current: &Current, call: &OpenCall, value: u64) {
+fn complete<C: EbpfContext>(
+    ctx: &C,
+    current: &Current,
+    thread: *mut ThreadState,
+    call: &OpenCall,
+    value: u64,
+) {
     let described = ProbeCookie::unpack(call.cookie);
     let signature_bytes = match call.signature_bytes(value, read_user) {
         Ok(bytes) => bytes,
@@ -116,6 +120,7 @@ fn complete<C: EbpfContext>(ctx: &C, current: &Current, call: &OpenCall, value: 
         tid: current.tid,
         algorithm: algorithm.0,
         signature_bytes,
+        ledger: Ledger::default(),
     };
     let mut entry = RECORDS.reserve::<OperationRecord>(0);
     if let Some(entry) = &mut entry {
@@ -125,11 +130,15 @@ fn complete<C: EbpfContext>(ctx: &C, current: &Current, call: &OpenCall, value: 
         histograms::warm(histogram, elapsed_ns(call));
     }
     // Everything else is done, and what is written from here on is in the cache.
-    let duration_ns = elapsed_ns(call);
+    // SAFETY: the current thread's entry.
+    let (ledger, duration_ns) = unsafe { threads::close_operation(thread, call) };
     match entry {
         Some(mut entry) => {
             // SAFETY: the record was written whole above.
-            unsafe { (*entry.as_mut_ptr()).duration_ns = duration_ns };
+            unsafe {
+                (*entry.as_mut_ptr()).duration_ns = duration_ns;
+                (*entry.as_mut_ptr()).ledger = ledger;
+            }
             // The reader polls: a wake-up here would be paid by the target.
             entry.submit(BPF_RB_NO_WAKEUP as u64);
         }
@@ -153,7 +162,7 @@ fn complete<C: EbpfContext>(ctx: &C, current: &Current, call: &OpenCall, value: 
 
 /// Time since the call began, in nanoseconds.
 #[inline(always)]
-fn elapsed_ns(call: &OpenCall) -> u64 {
+pub fn elapsed_ns(call: &OpenCall) -> u64 {
     // SAFETY: no preconditions.
     match unsafe { bpf_ktime_get_ns() }.checked_sub(call.start_ns) {
         Some(elapsed_ns) => elapsed_ns,
@@ -164,26 +173,19 @@ fn elapsed_ns(call: &OpenCall) -> u64 {
     }
 }
 
-/// Forgets the open call of a thread that ends.
+/// Forgets a thread that ends. It still has switches to come: with those traced, the last one
+/// forgets it again.
 #[inline(always)]
 pub fn forget_thread() {
     let Some(current) = Current::in_target() else { return };
-    if let Some(call) = OPEN_CALLS.get_ptr_mut(current.tid) {
+    let tid = current.kernel_tid();
+    if let Some(thread) = threads::get(tid) {
         // SAFETY: as in `enter`.
-        if unsafe { (*call).start_ns } != 0 {
+        if unsafe { (*thread).call.start_ns } != 0 {
             count(Counter::ThreadExited);
         }
-        let _ = OPEN_CALLS.remove(current.tid);
+        threads::remove(tid);
     }
-}
-
-#[inline(always)]
-fn open_call(tid: u32) -> Option<*mut OpenCall> {
-    if let Some(call) = OPEN_CALLS.get_ptr_mut(tid) {
-        return Some(call);
-    }
-    let _ = OPEN_CALLS.insert(tid, OpenCall::default(), 0);
-    OPEN_CALLS.get_ptr_mut(tid)
 }
 
 /// The first six integer arguments, by the x86-64 System V calling convention.

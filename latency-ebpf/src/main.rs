@@ -5,7 +5,7 @@
 //! data in per-CPU memory, and shared counters are only added to atomically.
 #![no_std]
 #![no_main]
-#![feature(core_intrinsics)]
+#![feature(core_intrinsics, asm_experimental_arch)]
 #![allow(internal_features)]
 
 mod calls;
@@ -13,11 +13,18 @@ mod counters;
 mod globals;
 mod histograms;
 mod identity;
+mod return_probes;
+mod sched;
+mod task;
+mod threads;
+mod unwind;
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
-use aya_ebpf::macros::{raw_tracepoint, uprobe, uretprobe};
-use aya_ebpf::programs::{ProbeContext, RawTracePointContext, RetProbeContext};
+use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint, uprobe, uretprobe};
+use aya_ebpf::programs::{
+    BtfTracePointContext, ProbeContext, RawTracePointContext, RetProbeContext,
+};
 
 /// Entry of a probed function.
 #[uprobe]
@@ -54,6 +61,20 @@ pub fn call_session(ctx: ProbeContext) -> u32 {
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub fn thread_exit(_ctx: RawTracePointContext) -> i32 {
     calls::forget_thread();
+    0
+}
+
+/// A CPU switches from one task to another.
+#[btf_tracepoint(function = "sched_switch")]
+pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
+    sched::switch(&ctx);
+    0
+}
+
+/// A task is about to be made runnable.
+#[btf_tracepoint(function = "sched_waking")]
+pub fn sched_waking(ctx: BtfTracePointContext) -> i32 {
+    sched::waking(&ctx);
     0
 }
 

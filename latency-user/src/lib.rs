@@ -14,6 +14,8 @@ pub mod recording;
 
 pub mod aggregate;
 
+pub mod symbolize;
+
 pub mod report;
 
 pub mod render;

@@ -76,6 +76,20 @@ impl Report {
         value.unwrap_or_else(|| panic!("no number {pointer} in {:#}", self.json))
     }
 
+    /// A text, by its JSON pointer.
+    #[track_caller]
+    pub fn text(&self, pointer: &str) -> &str {
+        let value = self.json.pointer(pointer).and_then(Value::as_str);
+        value.unwrap_or_else(|| panic!("no text {pointer} in {:#}", self.json))
+    }
+
+    /// Whether the value at a JSON pointer is null.
+    #[track_caller]
+    pub fn is_null(&self, pointer: &str) -> bool {
+        let value = self.json.pointer(pointer);
+        value.unwrap_or_else(|| panic!("no {pointer} in {:#}", self.json)).is_null()
+    }
+
     /// The calls whose duration is not known, of every kind.
     #[track_caller]
     pub fn incomplete_calls(&self) -> u64 {

@@ -5,8 +5,8 @@ use aya::maps::{Array, HashMap, MapError, PerCpuArray};
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
 use latency_common::histogram::{BUCKETS, KernelHistogram};
-use latency_common::operation::OpenCall;
 use latency_common::record::SlotKey;
+use latency_common::thread::{ThreadState, WaitTotals};
 
 use super::AttachError;
 
@@ -21,6 +21,11 @@ pub struct KernelCounts {
     pub slots: Vec<SlotCounts>,
     /// Calls open now.
     pub in_progress: u64,
+    /// Sums over all times off the CPU, by [`WaitTotals::index`].
+    pub wait_totals: [WaitTotals; WaitTotals::ENTRIES as usize],
+    /// The threads of the target that had a switch or a call, by their ids in the initial PID
+    /// namespace. [`latency_common::ledger::Timeline::in_progress`] tells which of them wait.
+    pub threads: Vec<(u32, ThreadState)>,
 }
 
 /// One histogram, summed over CPUs.
@@ -58,9 +63,15 @@ unsafe impl aya::Pod for Histogram {}
 
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Open(OpenCall);
+struct Thread(ThreadState);
 // SAFETY: integers and named padding only, and any bits are valid.
-unsafe impl aya::Pod for Open {}
+unsafe impl aya::Pod for Thread {}
+
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Totals(WaitTotals);
+// SAFETY: integers only, without padding, and any bits are valid.
+unsafe impl aya::Pod for Totals {}
 
 fn broken(name: &str, error: &MapError) -> AttachError {
     AttachError::Object(format!("the map {name} cannot be used: {error}"))
@@ -119,11 +130,21 @@ pub fn read(ebpf: &Ebpf, slots: u32, probes: u32) -> Result<KernelCounts, Attach
         }
     }
     counts.slots.sort_by_key(|slot| slot.key);
-    let open: HashMap<_, u32, Open> = open!(HashMap, ebpf, "OPEN_CALLS");
-    counts.in_progress = open
-        .iter()
-        .filter(|entry| matches!(entry, Ok((_, Open(call))) if call.start_ns != 0))
-        .count() as u64;
+    let threads: HashMap<_, u32, Thread> = open!(HashMap, ebpf, "THREADS");
+    // A thread that ends while the table is read leaves a gap, no error.
+    counts.threads = threads.iter().flatten().map(|(tid, Thread(thread))| (tid, thread)).collect();
+    counts.threads.sort_unstable_by_key(|(tid, _)| *tid);
+    counts.in_progress =
+        counts.threads.iter().filter(|(_, thread)| thread.call.start_ns != 0).count() as u64;
+    let totals: PerCpuArray<_, Totals> = open!(PerCpuArray, ebpf, "WAIT_TOTALS");
+    for (index, sum) in (0..).zip(&mut counts.wait_totals) {
+        let values = totals.get(&index, 0).map_err(|error| broken("WAIT_TOTALS", &error))?;
+        for Totals(one) in values.iter() {
+            sum.count += one.count;
+            sum.blocked_ns = sum.blocked_ns.saturating_add(one.blocked_ns);
+            sum.runnable_ns = sum.runnable_ns.saturating_add(one.runnable_ns);
+        }
+    }
     Ok(counts)
 }
 

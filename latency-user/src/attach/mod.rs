@@ -1,8 +1,11 @@
 //! Loading the eBPF object, attaching its programs to the target, and detaching them on drop.
 
 mod counts;
+mod namespace;
 mod object;
+mod scheduler;
 mod syscalls;
+mod unwind;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -17,6 +20,10 @@ use thiserror::Error;
 
 pub use counts::{KernelCounts, SlotCounts};
 pub use syscalls::ProgramRuns;
+pub use unwind::{UnwindCounts, UnwindSizes};
+
+use crate::plan::unwind::{ProcessTable, RowStore};
+use unwind::UnwindMaps;
 
 /// The eBPF object, built from `latency-ebpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("LATENCY_BPF_OBJECT"));
@@ -60,6 +67,9 @@ pub enum AttachError {
     /// The eBPF object does not load.
     #[error("the eBPF object could not be loaded: {0}")]
     Object(String),
+    /// A fact of the kernel is missing.
+    #[error(transparent)]
+    Facts(#[from] crate::plan::kernel::FactError),
     /// The kernel's verifier rejected a program.
     #[error(
         "the kernel's verifier rejected the program `{program}`; please report this with `uname -r` \
@@ -114,7 +124,17 @@ pub struct Settings {
     pub threads: u32,
     /// The modes to try, in order.
     pub modes: Vec<Mode>,
+    /// Whether to follow the scheduler: operations get a ledger, and waits are recorded. Where
+    /// the kernel does not allow it, [`Session::ledger_refusal`] says why.
+    pub ledger: bool,
+    /// Waits outside of operations, and preemptions, shorter than this are only added up.
+    pub min_wait_ns: u64,
+    /// Room for unwind rows, if the waits are to have stacks; see [`Session::set_unwind`].
+    pub unwind: Option<UnwindSizes>,
 }
+
+/// The usual [`Settings::min_wait_ns`].
+pub const MIN_WAIT_NS: u64 = 10_000;
 
 /// One probe to attach.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +156,9 @@ pub struct Session {
     watching: bool,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     slots: u32,
+    scheduler: scheduler::Scheduler,
+    unwind: UnwindMaps,
+    has_stacks: bool,
 }
 
 impl Session {
@@ -145,6 +168,18 @@ impl Session {
     /// # Errors
     /// Missing rights, a kernel without a needed feature, or a verifier's refusal.
     pub fn load(settings: Settings) -> Result<Self, AttachError> {
+        let session = Self::load_once(settings)?;
+        if session.settings.ledger && session.ledger_refusal().is_some() {
+            // The programs were told that switches are traced: without them, every operation
+            // would seem to be on the CPU all the time.
+            let settings = Settings { ledger: false, ..session.settings };
+            let scheduler = session.scheduler;
+            return Ok(Self { scheduler, ..Self::load_once(settings)? });
+        }
+        Ok(session)
+    }
+
+    fn load_once(settings: Settings) -> Result<Self, AttachError> {
         let cpus = aya::util::nr_cpus().map_err(|(path, source)| AttachError::Refused {
             action: format!("to tell the number of CPUs ({path})"),
             source,
@@ -154,16 +189,29 @@ impl Session {
         let slots = (HISTOGRAM_BUDGET_BYTES / slot_bytes).clamp(16, HISTOGRAM_SLOTS as usize);
         let slots = slots as u32;
         let threads = settings.threads.saturating_mul(4).clamp(4096, 262_144);
-        let (namespace_device, namespace_inode) = pid_namespace();
+        let (namespace_device, namespace_inode) = namespace::pid_namespace();
         let log = u32::from(settings.log);
-        let mut ebpf = EbpfLoader::new()
+        let scheduler = scheduler::Scheduler::prepare(&settings);
+        let facts = scheduler.globals();
+        let unwind = settings.unwind.filter(|_| scheduler.has_stacks());
+        let stacks = u32::from(unwind.is_some());
+        let mut loader = EbpfLoader::new();
+        if let Some(sizes) = unwind {
+            sizes.apply(&mut loader);
+        }
+        for (name, value) in &facts {
+            loader.override_global(name, value, true);
+        }
+        let mut ebpf = loader
             .btf(None)
             .override_global("TARGET_TGID", &settings.pid, true)
             .override_global("PID_NAMESPACE_DEVICE", &namespace_device, true)
             .override_global("PID_NAMESPACE_INODE", &namespace_inode, true)
             .override_global("LOG", &log, true)
+            .override_global("MIN_WAIT_NS", &settings.min_wait_ns, true)
+            .override_global("STACKS", &stacks, true)
             .map_max_entries("RECORDS", settings.ring_bytes)
-            .map_max_entries("OPEN_CALLS", threads)
+            .map_max_entries("THREADS", threads)
             .map_max_entries("PROBE_HITS", MAX_PROBES)
             .map_max_entries("HISTOGRAMS", slots)
             .map_max_entries("HISTOGRAM_SLOTS", slots)
@@ -191,7 +239,12 @@ impl Session {
             watching: false,
             logger,
             slots,
+            scheduler,
+            unwind: UnwindMaps::default(),
+            has_stacks: unwind.is_some(),
         };
+        session.scheduler.attach(&mut session.object);
+        session.set_trace_start(scheduler::now_ns())?;
         session.set_taking(true)?;
         session.mode = session.choose_mode()?;
         Ok(session)
@@ -207,7 +260,7 @@ impl Session {
             };
             let mut supported = true;
             for kind in kinds {
-                let attach_type = kind.attach_type;
+                let syscalls::Purpose::Uprobe(attach_type) = kind.purpose else { continue };
                 let program = self.object.load(*kind)?;
                 supported &= syscalls::has_uprobe_multi(program, attach_type);
             }
@@ -274,10 +327,11 @@ impl Session {
         let mut links = Vec::new();
         // Return probes first: an entry whose return is not seen yet would stay open.
         for kind in kinds {
+            let syscalls::Purpose::Uprobe(attach_type) = kind.purpose else { continue };
             let program = self.object.load(*kind)?;
             links.push(syscalls::attach_uprobe_multi(
                 program,
-                kind.attach_type,
+                attach_type,
                 kind.is_return,
                 path,
                 self.settings.pid,
@@ -311,6 +365,31 @@ impl Session {
         Ok(())
     }
 
+    /// Gives the programs the unwind rows of the target's files, and where they are mapped. Called
+    /// again when new files were mapped.
+    ///
+    /// # Errors
+    /// There are more rows than the maps were made for, or a map cannot be written.
+    pub fn set_unwind(
+        &mut self,
+        store: &RowStore,
+        table: &ProcessTable,
+    ) -> Result<(), AttachError> {
+        if !self.has_stacks {
+            return Ok(());
+        }
+        self.unwind.write_rows(&mut self.ebpf, store)?;
+        self.unwind.set_process(&mut self.ebpf, self.settings.pid, table)
+    }
+
+    /// What the unwinder counted.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn unwind_counts(&self) -> Result<UnwindCounts, AttachError> {
+        UnwindCounts::read(&self.ebpf)
+    }
+
     /// Whether new calls are taken. Once cleared, open calls still complete, and the counts stand
     /// still soon after.
     ///
@@ -324,6 +403,17 @@ impl Session {
         let mut array: Array<_, u32> =
             Array::try_from(map).map_err(|error| AttachError::Object(error.to_string()))?;
         array.set(0, u32::from(taking), 0).map_err(|error| AttachError::Object(error.to_string()))
+    }
+
+    /// Tells the programs since when every switch is seen.
+    fn set_trace_start(&mut self, start_ns: u64) -> Result<(), AttachError> {
+        let map = self
+            .ebpf
+            .map_mut("TRACE_START")
+            .ok_or_else(|| AttachError::Object("the map TRACE_START is missing".into()))?;
+        let mut array: Array<_, u64> =
+            Array::try_from(map).map_err(|error| AttachError::Object(error.to_string()))?;
+        array.set(0, start_ns, 0).map_err(|error| AttachError::Object(error.to_string()))
     }
 
     /// What the kernel counted so far; the hits of the first `probes` probes.
@@ -354,23 +444,19 @@ impl Session {
         runs
     }
 
+    /// Why the scheduler is not followed, though the settings ask for it.
+    pub const fn ledger_refusal(&self) -> Option<&AttachError> {
+        self.scheduler.refusal()
+    }
+
+    /// Runs and time of one program so far, by its name.
+    pub fn runs_of(&self, program: &str) -> ProgramRuns {
+        self.object.runs_of(program)
+    }
+
     /// How long detaching is going to take, about: the kernel waits for grace periods, once a
     /// link or perf event, one after another.
     pub fn detach_estimate(&self) -> Duration {
         Duration::from_millis(107) * (self.links.len() + self.perf_links) as u32
-    }
-}
-
-/// Device and inode of our PID namespace, or zeros for the initial one, where the kernel's own
-/// ids are ours.
-fn pid_namespace() -> (u64, u64) {
-    use std::os::linux::fs::MetadataExt as _;
-    /// The initial PID namespace's inode, fixed since Linux 3.8 (include/linux/proc_ns.h).
-    const INITIAL_INODE: u64 = 0xeffffffc;
-    match std::fs::metadata("/proc/self/ns/pid") {
-        Ok(metadata) if metadata.st_ino() != INITIAL_INODE => {
-            (metadata.st_dev(), metadata.st_ino())
-        }
-        _ => (0, 0),
     }
 }

@@ -12,7 +12,7 @@ use aya::{Ebpf, EbpfError};
 use aya_obj::Object;
 
 use super::AttachError;
-use super::syscalls::{self, ProgramRuns};
+use super::syscalls::{self, ProgramRuns, Purpose};
 
 /// `BPF_TRACE_UPROBE_MULTI` and `BPF_TRACE_UPROBE_SESSION` of include/uapi/linux/bpf.h; the
 /// bindings of aya-obj 0.3 have only the first.
@@ -24,25 +24,27 @@ const UPROBE_SESSION: u32 = 57;
 pub struct Kind {
     /// Its function's name.
     pub name: &'static str,
-    /// The attach type it is loaded for.
-    pub attach_type: u32,
+    /// What it is loaded for.
+    pub purpose: Purpose,
     /// Whether it runs at returns.
     pub is_return: bool,
 }
 
 /// What [`super::Mode::Session`] loads.
 pub const SESSION: &[Kind] =
-    &[Kind { name: "call_session", attach_type: UPROBE_SESSION, is_return: false }];
+    &[Kind { name: "call_session", purpose: Purpose::Uprobe(UPROBE_SESSION), is_return: false }];
 
 /// What [`super::Mode::Multi`] loads.
 pub const MULTI: &[Kind] = &[
-    Kind { name: "call_return", attach_type: UPROBE_MULTI, is_return: true },
-    Kind { name: "call_entry", attach_type: UPROBE_MULTI, is_return: false },
+    Kind { name: "call_return", purpose: Purpose::Uprobe(UPROBE_MULTI), is_return: true },
+    Kind { name: "call_entry", purpose: Purpose::Uprobe(UPROBE_MULTI), is_return: false },
 ];
 
 /// The object's programs, relocated, and those loaded so far.
 pub struct Programs {
     object: Object,
+    /// The object's type information in the kernel, where it takes it.
+    btf: Option<OwnedFd>,
     loaded: HashMap<Kind, OwnedFd>,
 }
 
@@ -51,6 +53,13 @@ impl Programs {
     pub fn parse(bytes: &[u8], ebpf: &Ebpf) -> Result<Self, AttachError> {
         let broken = |error: &dyn std::fmt::Display| AttachError::Object(error.to_string());
         let mut object = Object::parse(bytes).map_err(|error| broken(&error))?;
+        let btf = match aya::features().btf() {
+            Some(features) => object
+                .fixup_and_sanitize_btf(features)
+                .map_err(|error| broken(&error))?
+                .and_then(|btf| syscalls::load_btf(&btf.to_bytes()).ok()),
+            None => None,
+        };
         let fds: HashMap<&str, RawFd> =
             ebpf.maps().filter_map(|(name, map)| Some((name, map_fd(map)?))).collect();
         let text_sections: HashSet<usize> =
@@ -68,7 +77,7 @@ impl Programs {
             )
             .map_err(|error| broken(&error))?;
         object.relocate_calls(&text_sections).map_err(|error| broken(&error))?;
-        Ok(Self { object, loaded: HashMap::new() })
+        Ok(Self { object, btf, loaded: HashMap::new() })
     }
 
     /// Loads a program into the kernel, once.
@@ -84,11 +93,18 @@ impl Programs {
                 .ok_or_else(|| {
                     AttachError::Object(format!("the program {} is missing", kind.name))
                 })?;
-            let fd = syscalls::load_kprobe_program(
+            // A walk over a stack is a callback, which must have a type.
+            let types = self.btf.as_ref().map(|btf| syscalls::FunctionTypes {
+                btf: btf.as_fd(),
+                records: function.func_info.func_info_bytes(),
+                record_bytes: function.func_info_rec_size,
+            });
+            let fd = syscalls::load_program(
                 kind.name,
                 &function.instructions,
                 &self.object.license,
-                kind.attach_type,
+                kind.purpose,
+                types.as_ref(),
             )?;
             self.loaded.insert(kind, fd);
         }
@@ -96,6 +112,15 @@ impl Programs {
             Some(fd) => Ok(fd.as_fd()),
             None => Err(AttachError::Object(format!("the program {} is missing", kind.name))),
         }
+    }
+
+    /// Runs of one program, by its name, as [`Self::load`] loaded it.
+    pub fn runs_of(&self, name: &str) -> ProgramRuns {
+        let mut runs = ProgramRuns::default();
+        for (_, fd) in self.loaded.iter().filter(|(kind, _)| kind.name == name) {
+            runs.add(syscalls::program_runs(fd));
+        }
+        runs
     }
 
     /// Runs of all programs loaded here.

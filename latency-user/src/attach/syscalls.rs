@@ -1,4 +1,4 @@
-//! The three uses of the bpf system call that aya has no function for.
+//! The uses of the bpf system call that aya has no function for.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -47,22 +47,72 @@ fn zeroed_attr() -> bpf_attr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Loads a program of type kprobe for the given expected attach type.
-pub fn load_kprobe_program(
+/// What a program is loaded for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Purpose {
+    /// A uprobe-multi link with this attach type.
+    Uprobe(u32),
+    /// The kernel's tracepoint with this BTF type id.
+    Tracepoint(u32),
+}
+
+/// `BPF_TRACE_RAW_TP` of include/uapi/linux/bpf.h.
+const TRACE_RAW_TP: u32 = 23;
+
+/// The object's own type information, as programs with callbacks need it.
+pub struct FunctionTypes<'a> {
+    /// The object's BTF, loaded.
+    pub btf: BorrowedFd<'a>,
+    /// The program's `bpf_func_info` records.
+    pub records: Vec<u8>,
+    /// Size of one of them in bytes.
+    pub record_bytes: usize,
+}
+
+/// Loads type information into the kernel.
+pub fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    // SAFETY: writing plain integers into a union.
+    let load = unsafe { &mut attr.__bindgen_anon_7 };
+    load.btf = bytes.as_ptr() as u64;
+    load.btf_size = bytes.len() as u32;
+    let fd = bpf(bpf_cmd::BPF_BTF_LOAD, &mut attr)?;
+    // SAFETY: the kernel returned a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Loads a program.
+pub fn load_program(
     name: &str,
     instructions: &[bpf_insn],
     license: &CStr,
-    attach_type: u32,
+    purpose: Purpose,
+    types: Option<&FunctionTypes<'_>>,
 ) -> Result<OwnedFd, AttachError> {
     let load = |log: Option<&mut Vec<u8>>| {
         let mut attr = zeroed_attr();
         // SAFETY: writing plain integers into a union.
         let load = unsafe { &mut attr.__bindgen_anon_3 };
-        load.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
         load.insn_cnt = instructions.len() as u32;
         load.insns = instructions.as_ptr() as u64;
         load.license = license.as_ptr() as u64;
-        load.expected_attach_type = attach_type;
+        match purpose {
+            Purpose::Uprobe(attach_type) => {
+                load.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
+                load.expected_attach_type = attach_type;
+            }
+            Purpose::Tracepoint(type_id) => {
+                load.prog_type = bpf_prog_type::BPF_PROG_TYPE_TRACING as u32;
+                load.expected_attach_type = TRACE_RAW_TP;
+                load.attach_btf_id = type_id;
+            }
+        }
+        if let Some(types) = types {
+            load.prog_btf_fd = types.btf.as_raw_fd() as u32;
+            load.func_info = types.records.as_ptr() as u64;
+            load.func_info_rec_size = types.record_bytes as u32;
+            load.func_info_cnt = (types.records.len() / types.record_bytes.max(1)) as u32;
+        }
         for (to, from) in load.prog_name.iter_mut().zip(name.bytes().take(15)) {
             *to = from as std::ffi::c_char;
         }
@@ -144,6 +194,17 @@ fn create_link(
         multi.pid = pid;
     }
     let fd = bpf(bpf_cmd::BPF_LINK_CREATE, &mut attr)?;
+    // SAFETY: the kernel returned a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Attaches a program that was loaded for a tracepoint.
+pub fn attach_tracepoint(name: &str, program: BorrowedFd<'_>) -> Result<OwnedFd, AttachError> {
+    let mut attr = zeroed_attr();
+    // No name: the program was loaded for its tracepoint.
+    attr.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
+    let fd = bpf(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr)
+        .map_err(|source| refused(format!("to attach the program `{name}`"), source))?;
     // SAFETY: the kernel returned a new descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::render::flame::View;
+
 /// Tells how long every sign and verify of a running process takes, and where the time goes.
 #[derive(Debug, Parser)]
 #[command(
@@ -15,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
         sudo latency record -p 4711 -d 30s      attach to process 4711 for half a minute\n  \
         sudo latency record -- openssl speed -seconds 2 ecdsap256\n  \
         latency report latency-keysvc-4711.latency --format json\n  \
+        latency flame latency-keysvc-4711.latency --view locks    who waits for which lock\n  \
         sudo latency doctor -p 4711             what would be probed, and what it would cost",
     max_term_width = 100
 )]
@@ -34,6 +37,8 @@ pub enum Command {
     Record(RecordArgs),
     /// Print the report of a recording; needs neither root nor the target
     Report(ReportArgs),
+    /// Draw a flame graph of the time off the CPU in a recording
+    Flame(FlameArgs),
     /// Check this machine and, with -p, a process: what would be probed, at what price; attaches
     /// nothing
     Doctor(DoctorArgs),
@@ -74,6 +79,16 @@ pub struct RecordArgs {
     /// Size of the buffer between kernel and reader: 4KiB and more, rounded up to a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_ring_size, default_value = "4MiB", env = "LATENCY_RING_SIZE")]
     pub ring_size: u32,
+    /// Do not follow the scheduler: percentiles only, at the lowest cost
+    #[arg(long)]
+    pub no_ledger: bool,
+    /// Take the stacks of waits and wakers too, for `latency flame`; starting takes half a second
+    /// longer
+    #[arg(long, conflicts_with = "no_ledger")]
+    pub stacks: bool,
+    /// Waits outside of operations, and preemptions, shorter than this are only added up
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10us", env = "LATENCY_MIN_WAIT")]
+    pub min_wait: Duration,
     /// Command to start, as the user who called sudo, and to trace from its first operation on
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub command: Vec<std::ffi::OsString>,
@@ -91,6 +106,51 @@ pub struct ReportArgs {
     /// File to write instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// `latency flame`.
+#[derive(Debug, Args)]
+pub struct FlameArgs {
+    /// Recording to read
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// What to draw
+    #[arg(long, value_enum, default_value_t = FlameView::OffCpu)]
+    pub view: FlameView,
+    /// Only waits inside operations
+    #[arg(long)]
+    pub in_operation: bool,
+    /// Only waits inside operations of this name, such as sign
+    #[arg(long, value_name = "NAME")]
+    pub operation: Option<String>,
+    /// Folded stacks, with times in microseconds, instead of a graph
+    #[arg(short, long)]
+    pub folded: bool,
+    /// File to write, - for standard output [default: FILE with the ending .VIEW.svg; standard
+    /// output for folded stacks]
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+}
+
+/// What a flame graph shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum FlameView {
+    /// All time off the CPU, by stack and reason
+    OffCpu,
+    /// The time blocked on locks, by lock and stack
+    Locks,
+    /// The time blocked, with the stacks of those who ended it
+    Wakers,
+}
+
+impl From<FlameView> for View {
+    fn from(view: FlameView) -> Self {
+        match view {
+            FlameView::OffCpu => Self::OffCpu,
+            FlameView::Locks => Self::Locks,
+            FlameView::Wakers => Self::Wakers,
+        }
+    }
 }
 
 /// `latency doctor`.

@@ -8,8 +8,9 @@ use anyhow::Result;
 use latency_common::probe::LengthSource;
 
 use super::args::DoctorArgs;
+use super::describe;
 use super::record::{self, DEFAULT_RING_BYTES};
-use crate::attach::{Mode, Session, Settings};
+use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings};
 use crate::plan::{Plan, Price};
 use crate::target::{Hazard, Target};
 
@@ -65,7 +66,7 @@ pub fn run(args: &DoctorArgs) -> Result<bool> {
 
 fn machine(page: &mut Page) -> Option<Mode> {
     page.heading("Machine");
-    let host = record::host();
+    let host = describe::host();
     let supported = cfg!(target_arch = "x86_64");
     page.check(
         if supported { Finding::Fine } else { Finding::Broken },
@@ -76,9 +77,9 @@ fn machine(page: &mut Page) -> Option<Mode> {
     page.check(
         Finding::Note,
         if Path::new("/sys/kernel/btf/vmlinux").exists() {
-            "the kernel describes its types (BTF): not needed for percentiles"
+            "the kernel describes its types (BTF): operations get a ledger of where the time goes"
         } else {
-            "the kernel does not describe its types (no BTF): not needed for percentiles"
+            "the kernel does not describe its types (no BTF): no ledger of where the time goes"
         },
     );
     page.check(
@@ -98,6 +99,10 @@ fn machine(page: &mut Page) -> Option<Mode> {
         log: false,
         threads: 1,
         modes: record::modes(),
+        // It would attach the scheduler's programs.
+        ledger: false,
+        min_wait_ns: MIN_WAIT_NS,
+        unwind: None,
     };
     match Session::load(settings) {
         Ok(session) => {
@@ -171,7 +176,7 @@ fn process(page: &mut Page, args: &DoctorArgs, pid: u32, mode: Option<Mode>) -> 
         hazard_line(page, &target, hazard);
     }
     if !target.children.is_empty() {
-        page.check(Finding::Note, &record::children_note(&target));
+        page.check(Finding::Note, &describe::children_note(&target));
     }
     libraries(page, &target);
     if plan.probes.is_empty() {
@@ -284,6 +289,13 @@ fn memory_reads(page: &mut Page, plan: &Plan) {
             "any", ""
         );
     }
+    let _ = writeln!(
+        page.text,
+        "  {:<28} 16 bytes at the futex that a thread waits for: the lock's word and its owner\n  \
+         {:<28} with --stacks, words of the stack that hold return addresses and saved\n  \
+         {:<28} registers, when a thread leaves the CPU or wakes another",
+        "any", "", ""
+    );
     let _ = writeln!(page.text, "  No message, key or signature byte is ever read.");
 }
 

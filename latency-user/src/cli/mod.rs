@@ -2,10 +2,14 @@
 
 mod args;
 mod command;
+mod describe;
 mod doctor;
+mod flame;
 mod live;
+mod own;
 mod record;
 mod report;
+mod scheduler;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -23,6 +27,7 @@ pub fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Record(args) => record::run(args, cli.verbose > 0),
         Command::Report(args) => report::run(args).map(|()| 0),
+        Command::Flame(args) => flame::run(args).map(|()| 0),
         Command::Doctor(args) => doctor::run(args).map(u8::from),
     };
     match result {

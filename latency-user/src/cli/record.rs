@@ -1,8 +1,7 @@
 //! `latency record`: look at the target, plan, attach, drain until the end, report, detach.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use aya::maps::MapData;
@@ -13,13 +12,16 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::RecordArgs;
 use super::command::{self, Started};
+use super::describe::{children_note, header, library, probe_info, skipped_info};
 use super::live::{Live, Printer};
+use super::own;
 use super::report::{render, write_report};
+use super::scheduler::Scheduler;
 use crate::attach::{Mode, Session, Settings, Site};
-use crate::plan::{self, Options, Plan, UserProbe};
-use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
-use crate::stream::Stream;
-use crate::target::{ElfFile, Hazard, Target};
+use crate::plan::{Options, Plan, UserProbe};
+use crate::recording::{self, EndedBy, Finish, Recording, RecordingBuilder, RecordingFile};
+use crate::stream::{Record, Stream};
+use crate::target::{Hazard, Target};
 
 /// Size of the ring buffer unless `--ring-size` says another: at 30,000 operations a second it
 /// holds three seconds' records.
@@ -47,7 +49,7 @@ pub fn run(args: &RecordArgs, verbose: bool) -> Result<u8> {
         None => Some(command::start(&args.command)?),
     };
     // After the command was started: its limits are its caller's.
-    raise_open_files();
+    own::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -104,33 +106,6 @@ pub fn refuse_hazards(target: &Target, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// What is said of child processes, which are not traced.
-pub fn children_note(target: &Target) -> String {
-    let mut children: Vec<String> = target
-        .children
-        .iter()
-        .take(8)
-        .map(|child| format!("{} ({})", child.pid, child.comm))
-        .collect();
-    if target.children.len() > children.len() {
-        children.push(format!("{} more", target.children.len() - children.len()));
-    }
-    format!(
-        "child processes are not traced: {}; trace one with -p and its own PID",
-        children.join(", ")
-    )
-}
-
-/// The machine.
-pub fn host() -> recording::Host {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
-    recording::Host {
-        kernel: read("/proc/sys/kernel/osrelease"),
-        arch: std::env::consts::ARCH.into(),
-        cpus: aya::util::online_cpus().map_or(0, |cpus| cpus.len() as u32),
-    }
-}
-
 /// The attach modes to try: all, or the one that `LATENCY_ATTACH_MODE` names.
 pub fn modes() -> Vec<Mode> {
     let wanted = std::env::var("LATENCY_ATTACH_MODE").unwrap_or_default();
@@ -148,6 +123,7 @@ struct Tracing<'a> {
     attached: usize,
     session: Session,
     stream: Stream<MapData>,
+    scheduler: Scheduler,
     builder: RecordingBuilder,
     printer: Printer,
     warnings: Vec<String>,
@@ -175,13 +151,18 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         return Err(plan.explain_empty(&target).into());
     }
     refuse_hazards(&target, &plan)?;
+    let scheduler = Scheduler::prepare(&target, args.stacks);
     let mut session = Session::load(Settings {
         pid: target.pid,
         ring_bytes: args.ring_size,
         log: verbose,
         threads: target.thread_count,
         modes: modes(),
+        ledger: !args.no_ledger,
+        min_wait_ns: args.min_wait.as_nanos() as u64,
+        unwind: scheduler.sizes(),
     })?;
+    scheduler.give_rows(&mut session)?;
     let path = output_path(args, &target);
     let file = RecordingFile::create(&path)?;
     let stream = Stream::new(session.take_ring()?);
@@ -198,10 +179,15 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }
         .context("cannot wait for the target's end")?;
 
-    let start_ns = monotonic_ns();
-    let builder = RecordingBuilder::new(header(&target, &plan, start_ns));
+    let start_ns = own::monotonic_ns();
+    let has_ledger = !args.no_ledger && session.ledger_refusal().is_none();
+    let builder = RecordingBuilder::new(header(&target, &plan, start_ns, has_ledger));
     let mut warnings = target.notes.clone();
     warnings.extend(plan.warnings.iter().cloned());
+    warnings.extend(scheduler.warnings().iter().cloned());
+    if let Some(refusal) = session.ledger_refusal() {
+        warnings.push(format!("where the time goes cannot be told: {refusal}"));
+    }
     if command.is_none() && !target.children.is_empty() {
         warnings.push(children_note(&target));
     }
@@ -212,6 +198,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         attached: 0,
         session,
         stream,
+        scheduler,
         builder,
         printer: Printer::new(args.quiet, command.is_some()),
         warnings: Vec::new(),
@@ -312,8 +299,11 @@ impl Tracing<'_> {
     }
 
     fn drain(&mut self) {
-        let builder = &mut self.builder;
-        self.stream.drain(DRAIN_LIMIT, |record| builder.operation(record));
+        let (builder, scheduler) = (&mut self.builder, &mut self.scheduler);
+        self.stream.drain(DRAIN_LIMIT, |record| match record {
+            Record::Operation(operation) => builder.operation(operation),
+            other => scheduler.take(other, builder),
+        });
     }
 
     fn show_live(&mut self) {
@@ -321,7 +311,7 @@ impl Tracing<'_> {
             return;
         }
         let (_, lost) = self.session.completed_and_lost().unwrap_or_default();
-        let live = self.builder.live(monotonic_ns());
+        let live = self.builder.live(own::monotonic_ns());
         let busiest = live.busiest.as_ref().and_then(|row| {
             Some((format!("{} {}", row.operation, row.algorithm), row.p50_ns?, row.p99_ns?))
         });
@@ -340,6 +330,9 @@ impl Tracing<'_> {
         let Ok(new) = self.target.rescan() else { return };
         if new.is_empty() {
             return;
+        }
+        if let Err(error) = self.scheduler.refresh(&self.target, &mut self.session) {
+            self.warn(format!("stacks through files loaded now may be cut short: {error:#}"));
         }
         let operations = self.plan.operations.len();
         let warned = self.plan.warnings.len();
@@ -403,14 +396,15 @@ impl Tracing<'_> {
             self.builder.kernel_histogram(slot.key, slot.sum_ns, slot.max_ns, &slot.buckets);
         }
         let mut warnings = self.warnings.clone();
+        warnings.extend(self.scheduler.losses(&counts, &self.session));
         if self.stream.undecodable() > 0 {
             warnings.push(format!(
                 "{} records could not be decoded; please report this",
                 self.stream.undecodable()
             ));
         }
-        Ok(self.builder.finish(Finish {
-            end_ns: monotonic_ns(),
+        let mut recording = self.builder.finish(Finish {
+            end_ns: own::monotonic_ns(),
             ended_by,
             exit_status,
             counters: counts.counters,
@@ -418,13 +412,15 @@ impl Tracing<'_> {
             in_progress: counts.in_progress,
             probe_hits: counts.probe_hits,
             own_cost: recording::OwnCost {
-                cpu_ns: own_cpu_ns(),
-                peak_memory_bytes: own_peak_memory_bytes(),
+                cpu_ns: own::cpu_ns(),
+                peak_memory_bytes: own::peak_memory_bytes(),
                 program_run_ns: (runs.run_time_ns > 0).then_some(runs.run_time_ns),
                 program_runs: (runs.run_count > 0).then_some(runs.run_count),
             },
             warnings,
-        }))
+        });
+        self.scheduler.finish(&self.target, &mut recording);
+        Ok(recording)
     }
 
     async fn finish(
@@ -512,111 +508,4 @@ fn output_path(args: &RecordArgs, target: &Target) -> PathBuf {
         .map(|character| if character.is_ascii_alphanumeric() { character } else { '_' })
         .collect();
     PathBuf::from(format!("latency-{comm}-{}.latency", target.pid))
-}
-
-fn header(target: &Target, plan: &Plan, start_ns: u64) -> Header {
-    Header {
-        tool_version: env!("CARGO_PKG_VERSION").into(),
-        command_line: std::env::args_os().map(|argument| lossy(&argument)).collect(),
-        started_unix_ns: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64),
-        start_ns,
-        target: recording::Target {
-            pid: target.pid,
-            comm: target.comm.clone(),
-            exe: target.exe.display().to_string(),
-            uid: target.uid,
-            threads: target.thread_count,
-            start_time_ticks: target.start_time_ticks,
-        },
-        host: host(),
-        libraries: target.files.iter().filter_map(library).collect(),
-        operations: plan.operations.clone(),
-        probes: plan.probes.iter().map(|probe| probe_info(probe, &target.files)).collect(),
-        skipped: plan.skipped.iter().map(|skipped| skipped_info(skipped, &target.files)).collect(),
-    }
-}
-
-fn lossy(text: &OsString) -> String {
-    text.to_string_lossy().into_owned()
-}
-
-fn library(file: &ElfFile) -> Option<recording::Library> {
-    let version = file.facts.openssl_version.clone()?;
-    Some(recording::Library {
-        path: file.path.display().to_string(),
-        build_id: file.facts.build_id.clone(),
-        openssl_version: Some(version),
-        deleted: file.deleted,
-    })
-}
-
-fn probe_info(probe: &plan::Probe, files: &[ElfFile]) -> recording::Probe {
-    recording::Probe {
-        file: files[probe.file].path.display().to_string(),
-        symbol: probe.symbol.clone(),
-        offset: probe.function_offset,
-        site_offset: probe.site_offset,
-        price: match probe.price {
-            plan::Price::Emulated => recording::Price::Emulated,
-            plan::Price::SingleStepped => recording::Price::SingleStepped,
-            plan::Price::Unknown => recording::Price::Unknown,
-        },
-        operation: probe.operation.clone(),
-        hits: 0,
-        recursion_misses: None,
-    }
-}
-
-fn skipped_info(skipped: &plan::Skipped, files: &[ElfFile]) -> recording::Skipped {
-    recording::Skipped {
-        file: files[skipped.file].path.display().to_string(),
-        symbol: skipped.symbol.clone(),
-        reason: skipped.reason.clone(),
-    }
-}
-
-/// Raises the limit of open files as far as it goes: every file that the target maps is held open.
-fn raise_open_files() {
-    // SAFETY: a valid pointer for both calls; where they fail, the limit stays as it is.
-    unsafe {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds: the clock of the records.
-fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid pointer; this clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// CPU time of this process, in nanoseconds.
-fn own_cpu_ns() -> u64 {
-    // SAFETY: a struct of plain integers, filled by the call.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
-        usage
-    };
-    let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-    ns(usage.ru_utime) + ns(usage.ru_stime)
-}
-
-/// The most memory this process had, in bytes.
-fn own_peak_memory_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .and_then(|text| text.trim().strip_suffix("kB"))
-        .and_then(|text| text.trim().parse::<u64>().ok())
-        .unwrap_or(0)
-        * 1024
 }

@@ -4,8 +4,10 @@
 mod catalog;
 mod error;
 mod explain;
+pub mod kernel;
 mod select;
 mod site;
+pub mod unwind;
 mod user;
 
 use std::collections::{HashMap, HashSet};

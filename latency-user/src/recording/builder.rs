@@ -2,14 +2,17 @@
 
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
-use latency_common::record::{OperationRecord, SlotKey};
+use latency_common::record::{OperationRecord, SlotKey, WaitRecord, outcome};
 
 use super::histogram::SparseHistogram;
+use super::ledger::Ledgers;
+use super::live::{Live, LiveRow};
 use super::model::{
     EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss, MAX_ALGORITHMS,
     MAX_INTERVALS, OwnCost, Probe, Recording, Row, Skipped, SlowOperation, Target, rate_hz,
 };
 use super::row::{RowBuilder, Slow};
+use super::waits::{Folded, Waits};
 
 const FIRST_INTERVAL_NS: u64 = 1_000_000_000;
 /// Intervals are merged when their histograms have more buckets than this (64 MiB) in all.
@@ -38,6 +41,8 @@ pub struct Header {
     pub probes: Vec<Probe>,
     /// The functions that could have been probed and were not.
     pub skipped: Vec<Skipped>,
+    /// Whether the scheduler is traced, so that [`OperationRecord::ledger`] tells something.
+    pub has_ledger: bool,
 }
 
 /// What is known when tracing ends.
@@ -63,32 +68,6 @@ pub struct Finish {
     pub warnings: Vec<String>,
 }
 
-/// A look at a run in progress.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Live {
-    /// Records received so far, size queries included.
-    pub received: u64,
-    /// Operations received so far.
-    pub operations: u64,
-    /// Operations per second since the look before (or since the start).
-    pub rate_hz: f64,
-    /// The row with most operations.
-    pub busiest: Option<LiveRow>,
-}
-
-/// The busiest row of a run in progress.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LiveRow {
-    /// Name of the operation.
-    pub operation: String,
-    /// Name of the algorithm.
-    pub algorithm: String,
-    /// Median of the successful operations in the last second or two, in nanoseconds.
-    pub p50_ns: Option<u64>,
-    /// 99th percentile of the same, in nanoseconds.
-    pub p99_ns: Option<u64>,
-}
-
 /// Takes records and gives a [`Recording`]. Its memory is bounded, however long the run.
 #[derive(Clone, Debug)]
 pub struct RecordingBuilder {
@@ -107,6 +86,8 @@ pub struct RecordingBuilder {
     max_kept_buckets: usize,
     looked_ns: u64,
     looked_operations: u64,
+    ledger_mismatches: u64,
+    waits: Waits,
 }
 
 impl RecordingBuilder {
@@ -125,6 +106,8 @@ impl RecordingBuilder {
             open_to_ns: FIRST_INTERVAL_NS,
             max_kept_buckets: MAX_KEPT_BUCKETS,
             looked_operations: 0,
+            ledger_mismatches: 0,
+            waits: Waits::default(),
         }
     }
 
@@ -157,6 +140,12 @@ impl RecordingBuilder {
     #[inline]
     pub fn operation(&mut self, record: &OperationRecord) {
         self.received += 1;
+        if self.header.has_ledger
+            && record.outcome != outcome::SIZE_QUERY
+            && record.ledger.total_ns() != record.duration_ns
+        {
+            self.ledger_mismatches += 1;
+        }
         let row = self.row(record.operation, record.algorithm);
         let end_ns = record.start_ns.saturating_add(record.duration_ns);
         let offset_ns = end_ns.saturating_sub(self.header.start_ns);
@@ -166,6 +155,18 @@ impl RecordingBuilder {
             self.turn_to(offset_ns)
         };
         self.rows[row].record(record, late);
+    }
+
+    /// Takes one record of a time off the CPU. `comm_of` reads the name of a thread (empty if it
+    /// is gone), and is asked at most once a second for each; `live` tells whether a number is the
+    /// tid of a thread that the target has: only such a one can hold a lock.
+    pub fn wait(
+        &mut self,
+        record: &WaitRecord,
+        comm_of: &mut dyn FnMut(u32) -> String,
+        live: &dyn Fn(u32) -> bool,
+    ) {
+        self.waits.add(record, comm_of, live);
     }
 
     /// Adds a histogram of the kernel, of one CPU or of all: the sum and the largest value in
@@ -242,9 +243,12 @@ impl RecordingBuilder {
                 kernel_success: row.kernel.success.clone(),
                 kernel_failed: row.kernel.failed.clone(),
                 slowest: row.slowest().into_iter().map(|slow| builder.slow(slow)).collect(),
+                ledger: row.ledgers.as_ref().map(Ledgers::sums),
             });
         }
 
+        let Folded { groups, locks, ungrouped } =
+            self.waits.folded(|operation| self.operation_name(operation));
         let Header { mut probes, command_line, target, host, libraries, skipped, .. } =
             builder.header;
         for (probe, hits) in probes.iter_mut().zip(&finish.probe_hits) {
@@ -274,6 +278,11 @@ impl RecordingBuilder {
                 unmatched_returns: counter(Counter::UnmatchedReturn),
             },
             nested_calls: counter(Counter::Nested),
+            waits: groups,
+            stacks: Vec::new(),
+            locks,
+            ungrouped_waits: ungrouped,
+            ledger_mismatches: builder.ledger_mismatches,
             own_cost: finish.own_cost,
             warnings: finish.warnings,
         }
@@ -308,7 +317,7 @@ impl RecordingBuilder {
         }
         let row = self.rows.len();
         known.push((algorithm, row));
-        self.rows.push(RowBuilder::new(operation, algorithm));
+        self.rows.push(RowBuilder::new(operation, algorithm, self.header.has_ledger));
         row
     }
 

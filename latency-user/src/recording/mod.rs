@@ -1,20 +1,33 @@
 //! The immutable result of a run of the tracer, how it is put together, and its file.
 
+mod buckets;
 mod builder;
 mod capped;
 mod file;
 mod histogram;
+mod ledger;
+mod live;
+mod lock;
 mod model;
+mod off_cpu;
 mod row;
 #[cfg(test)]
 pub(crate) mod sample;
+mod waits;
 
-pub use builder::{Finish, Header, Live, LiveRow, RecordingBuilder};
+pub use builder::{Finish, Header, RecordingBuilder};
 pub use file::{FORMAT_VERSION, MAGIC, ReadError, RecordingFile, WriteError, read};
 pub use histogram::{DenseHistogram, MAX_TRACKABLE_NS, SparseHistogram};
+pub use ledger::{LedgerSums, RowLedger};
+pub use live::{Live, LiveRow};
+pub use lock::{
+    HolderShare, Lock, LockClass, MAX_LOCKS, MAX_SHARES, StackShare, WaitEnds, WakerShare, classify,
+};
 pub(crate) use model::rate_hz;
 pub use model::{
     Counts, EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss, MAX_ALGORITHMS,
     MAX_INTERVALS, MAX_SLOWEST, Outcome, OwnCost, Price, Probe, Recording, Row, Skipped,
     SlowOperation, Target,
 };
+pub use off_cpu::{Frame, Reason, Stack, WaitGroup, Waker};
+pub use waits::MAX_GROUPS;

@@ -4,6 +4,9 @@ use latency_common::counter::Counter;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::SparseHistogram;
+use super::ledger::RowLedger;
+use super::lock::{Lock, MAX_LOCKS};
+use super::off_cpu::{Stack, WaitGroup};
 
 /// At most this many intervals are kept; see [`Recording::interval_ns`].
 pub const MAX_INTERVALS: usize = 600;
@@ -61,6 +64,22 @@ pub struct Recording {
     pub incomplete_calls: IncompleteCalls,
     /// Calls of probed functions inside an operation, which are no operations of their own.
     pub nested_calls: u64,
+    /// Time off the CPU, largest first; empty where the scheduler was not traced.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
+    pub waits: Vec<WaitGroup>,
+    /// The stacks that the waits refer to.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
+    pub stacks: Vec<Stack>,
+    /// The locks waited for, longest wait first; empty where the scheduler was not traced.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LOCKS, _, _>")]
+    pub locks: Vec<Lock>,
+    /// Waits beyond [`super::MAX_GROUPS`] different ones: of them, `waits` has no more than the
+    /// reason and the operation.
+    #[serde(default)]
+    pub ungrouped_waits: u64,
+    /// Operations whose ledger does not add up to their duration: an event was missed.
+    #[serde(default)]
+    pub ledger_mismatches: u64,
     /// What the tracing itself cost.
     pub own_cost: OwnCost,
     /// Warnings given while tracing.
@@ -194,6 +213,9 @@ pub struct Row {
     /// The slowest operations, slowest first.
     #[serde(deserialize_with = "super::capped::vec::<MAX_SLOWEST, _, _>")]
     pub slowest: Vec<SlowOperation>,
+    /// Where the time of the successful operations went; `None` where the scheduler was not traced.
+    #[serde(default)]
+    pub ledger: Option<RowLedger>,
 }
 
 /// Numbers of calls by how they ended.
@@ -363,6 +385,9 @@ impl Recording {
         }
         if self.loss.received.checked_add(self.loss.records) != Some(self.loss.counted) {
             return Err("the records received and lost do not add up to those counted");
+        }
+        if self.locks.iter().any(|lock| lock.waits != lock.histogram.count) {
+            return Err("the waits of a lock contradict its histogram");
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use latency_common::record::{OperationRecord, SlotKey, outcome};
 
 use super::histogram::{DenseHistogram, SparseHistogram};
+use super::ledger::Ledgers;
 use super::model::{Counts, MAX_SLOWEST, Outcome};
 
 /// A slow operation, ordered by duration first.
@@ -48,10 +49,12 @@ pub(super) struct RowBuilder {
     slowest: BinaryHeap<Reverse<Slow>>,
     /// What an operation must exceed to be among the slowest; 0 until there are enough.
     slow_ns: u64,
+    /// Ledgers of the successful operations; `None` when the operations have none.
+    pub(super) ledgers: Option<Ledgers>,
 }
 
 impl RowBuilder {
-    pub(super) fn new(operation: u8, algorithm: u32) -> Self {
+    pub(super) fn new(operation: u8, algorithm: u32, has_ledger: bool) -> Self {
         Self {
             operation,
             algorithm,
@@ -63,6 +66,7 @@ impl RowBuilder {
             closed: Vec::new(),
             slowest: BinaryHeap::with_capacity(MAX_SLOWEST + 1),
             slow_ns: 0,
+            ledgers: has_ledger.then(Ledgers::default),
         }
     }
 
@@ -90,6 +94,9 @@ impl RowBuilder {
             }
         };
         let is_success = outcome == Outcome::Success;
+        if let Some(ledgers) = self.ledgers.as_mut().filter(|_| is_success) {
+            ledgers.add(record);
+        }
         match late {
             None if is_success => self.open_success.record(record.duration_ns),
             None => self.open_failed.record(record.duration_ns),

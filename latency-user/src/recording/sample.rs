@@ -2,10 +2,13 @@
 
 use latency_common::histogram::{BUCKETS, bucket_of};
 
+use latency_common::wait::futex;
+
 use super::{
-    Counts, DenseHistogram, EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss,
-    Outcome, OwnCost, Price, Probe, Recording, Row, Skipped, SlowOperation, SparseHistogram,
-    Target,
+    Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, Interval,
+    IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Outcome, OwnCost, Price, Probe,
+    Reason, Recording, Row, RowLedger, Skipped, SlowOperation, SparseHistogram, Stack, StackShare,
+    Target, WaitEnds, WaitGroup, Waker, WakerShare,
 };
 
 const MILLISECOND: u64 = 1_000_000;
@@ -79,6 +82,7 @@ pub(crate) fn recording() -> Recording {
                 slow(1_500 * MILLISECOND, 95_000, Outcome::Failure, "EVP_DigestVerify"),
                 slow(1_600 * MILLISECOND, 1_200, Outcome::Error, "EVP_DigestVerify"),
             ],
+            ledger: None,
         },
     ];
     let interval_row = |row, success: &[u64], failed: &[u64]| IntervalRow {
@@ -135,6 +139,11 @@ pub(crate) fn recording() -> Recording {
         loss: Loss { counted: 3082, received: 3082, ..Loss::default() },
         incomplete_calls: IncompleteCalls { in_progress: 1, ..IncompleteCalls::default() },
         nested_calls: 0,
+        waits: Vec::new(),
+        stacks: Vec::new(),
+        locks: Vec::new(),
+        ungrouped_waits: 0,
+        ledger_mismatches: 0,
         own_cost: OwnCost {
             cpu_ns: 120 * MILLISECOND,
             peak_memory_bytes: 34 << 20,
@@ -143,4 +152,146 @@ pub(crate) fn recording() -> Recording {
         },
         warnings: Vec::new(),
     }
+}
+
+/// Address of the contended mutex of [`recording_with_waits`].
+pub(crate) const MUTEX: u64 = 0x5581_0042_0040;
+const CONDVAR: u64 = 0x5581_0042_0080;
+
+/// `count` operations with these parts each, in nanoseconds: on-CPU, run queue, preempted, lock,
+/// I/O, sleep, other.
+pub(crate) fn sums(count: u64, parts: [u64; 7]) -> LedgerSums {
+    let [on_cpu_ns, run_queue_ns, preempted_ns, lock_ns, io_ns, sleep_ns, other_ns] =
+        parts.map(|part| part * count);
+    let duration_ns = parts.iter().sum::<u64>() * count;
+    LedgerSums {
+        count,
+        duration_ns,
+        on_cpu_ns,
+        run_queue_ns,
+        preempted_ns,
+        lock_ns,
+        io_ns,
+        sleep_ns,
+        other_ns,
+        switches: count,
+    }
+}
+
+fn stack(id: u64, frames: &[(&str, &str)]) -> Stack {
+    let frames = frames.iter().enumerate().map(|(at, &(function, module))| Frame {
+        address: 0x7f00_0000_1000 + at as u64 * 16,
+        function: (!function.is_empty()).then(|| function.into()),
+        module: module.into(),
+        module_address: 0x1000 + at as u64 * 16,
+    });
+    Stack { id, frames: frames.collect(), ..Stack::default() }
+}
+
+fn wait(reason: Reason, operation: Option<&str>, stack_id: u64, total_ns: u64) -> WaitGroup {
+    WaitGroup {
+        reason,
+        comm: "worker".into(),
+        operation: operation.map(String::from),
+        futex_address: 0,
+        futex_command: futex::NONE,
+        stack_id,
+        waker_stack_id: 0,
+        waker: Waker::Unknown,
+        holder_tid: 0,
+        count: 20,
+        total_ns,
+        run_queue_ns: 40_000,
+        max_ns: 4 * MILLISECOND,
+    }
+}
+
+/// The same run with the scheduler traced: the slow signs wait for a mutex, under which another
+/// thread writes an audit log, beside a pool of idle threads.
+pub(crate) fn recording_with_waits() -> Recording {
+    let mut recording = recording();
+    let sign = &mut recording.rows[0];
+    // Every fiftieth is slow.
+    let durations: Vec<u64> =
+        (0..1500).map(|n| if n % 50 == 0 { 3_900_000 } else { 28_000 + n }).collect();
+    (sign.success, sign.kernel_success) = (histogram(&durations), kernel(&durations));
+    sign.slowest = vec![slow(1_345 * MILLISECOND, 3_900_000, Outcome::Success, "EVP_DigestSign")];
+    sign.ledger = Some(RowLedger {
+        total: sums(1500, [28_000, 2_000, 100, 76_000, 0, 0, 0]),
+        typical: sums(750, [28_000, 0, 0, 0, 0, 0, 0]),
+        tail_p99: sums(15, [31_000, 120_000, 4_000, 3_745_000, 0, 0, 0]),
+        tail_p999: sums(2, [31_000, 122_000, 4_000, 3_743_000, 0, 0, 0]),
+    });
+    let verify = &mut recording.rows[1];
+    verify.ledger = Some(RowLedger {
+        total: sums(80, [93_000, 1_000, 0, 0, 0, 0, 0]),
+        typical: sums(40, [94_000, 0, 0, 0, 0, 0, 0]),
+        tail_p99: sums(1, [96_000, 1_900, 0, 0, 0, 0, 0]),
+        tail_p999: sums(1, [96_000, 1_900, 0, 0, 0, 0, 0]),
+    });
+    recording.stacks = vec![
+        stack(1, &[("", "libc.so.6"), ("pthread_mutex_lock", "libc.so.6"), ("key_find", "keysvc")]),
+        stack(2, &[("pthread_mutex_unlock", "libc.so.6"), ("audit_log_write", "keysvc")]),
+        stack(3, &[("", "libc.so.6"), ("pthread_cond_wait", "libc.so.6"), ("pool_run", "keysvc")]),
+        stack(4, &[("ossl_bn_mul", "libcrypto.so.3"), ("handle_sign", "keysvc")]),
+    ];
+    let auditor = Waker::Thread { tid: 4711, pid: 4242, comm: "auditor".into() };
+    let contended = WaitGroup {
+        futex_address: MUTEX,
+        futex_command: futex::WAIT,
+        waker_stack_id: 2,
+        waker: auditor.clone(),
+        holder_tid: 4711,
+        ..wait(Reason::Lock, Some("sign"), 1, 112 * MILLISECOND)
+    };
+    let idle = WaitGroup {
+        futex_address: CONDVAR,
+        futex_command: futex::WAIT_BITSET,
+        waker: Waker::Interrupt,
+        ..wait(Reason::Lock, None, 3, 9_000 * MILLISECOND)
+    };
+    recording.waits =
+        vec![idle, contended, wait(Reason::Preempted, Some("sign"), 4, 2 * MILLISECOND)];
+    let share = |stack_id, waits, total_ns| StackShare { stack_id, waits, total_ns };
+    let (total_ns, mutex_waits) = (112 * MILLISECOND, [5_600_000; 20]);
+    recording.locks = vec![
+        Lock {
+            address: CONDVAR,
+            class: LockClass::Condvar,
+            command: futex::WAIT_BITSET,
+            waits: 20,
+            total_ns: 9_000 * MILLISECOND,
+            histogram: kernel(&[450 * MILLISECOND; 20]),
+            max_ns: 450 * MILLISECOND,
+            ends: WaitEnds { timed_out: 20, ..WaitEnds::default() },
+            wakers: vec![WakerShare {
+                waker: Waker::Interrupt,
+                waits: 20,
+                total_ns: 9_000 * MILLISECOND,
+            }],
+            stacks: vec![share(3, 20, 9_000 * MILLISECOND)],
+            ..Lock::default()
+        },
+        Lock {
+            address: MUTEX,
+            name: Some("keysvc:g_keystore_lock".into()),
+            class: LockClass::Mutex,
+            command: futex::WAIT,
+            waits: 20,
+            total_ns,
+            histogram: kernel(&mutex_waits),
+            max_ns: 5_600_000,
+            ends: WaitEnds { woken: 20, ..WaitEnds::default() },
+            holders: vec![HolderShare {
+                tid: 4711,
+                comm: "auditor".into(),
+                waits: 19,
+                total_ns: 107 * MILLISECOND,
+            }],
+            wakers: vec![WakerShare { waker: auditor, waits: 20, total_ns }],
+            stacks: vec![share(1, 20, total_ns)],
+            waker_stacks: vec![share(2, 20, total_ns)],
+        },
+    ];
+    recording
 }

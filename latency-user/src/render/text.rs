@@ -1,5 +1,7 @@
 //! The page for a terminal, at most 100 columns wide.
 
+mod waits;
+
 use std::io::{self, Write};
 
 use super::table::{Cell, Ink, WIDTH, cut, labelled, paint, table};
@@ -37,8 +39,14 @@ pub fn write(report: &Report, style: Style, out: &mut impl Write) -> io::Result<
 /// The page.
 pub fn render(report: &Report, style: Style) -> String {
     let mut page = head(report, style);
+    if let Some(verdict) = &report.verdict {
+        let sentence = printable(&verdict.sentence);
+        page.push_str(&labelled(style, "Verdict", Ink::Bold, &sentence));
+    }
     page.push('\n');
     page.push_str(&operations(report, style));
+    page.push_str(&waits::ledgers(report, style));
+    page.push_str(&waits::locks(report, style));
     page.push_str(&slowest(report, style));
     page.push('\n');
     page.push_str(&foot(report, style));
@@ -225,6 +233,11 @@ fn foot(report: &Report, style: Style) -> String {
     }
     let has_loss = report.loss.records > 0 || !other_losses(report).is_empty();
     line("Lost", if has_loss { Ink::Red } else { Ink::Bold }, &lost(report));
+    if report.ledger_mismatches > 0 {
+        let mismatches = plural(report.ledger_mismatches, "operation", "operations");
+        let content = format!("{mismatches} whose parts do not add up to the duration");
+        line("Ledger", Ink::Red, &content);
+    }
     let incomplete = incomplete(report);
     if !incomplete.is_empty() {
         line("Incomplete", Ink::Bold, &incomplete.join(", "));

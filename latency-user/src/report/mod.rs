@@ -1,6 +1,9 @@
 //! Everything a page shows, worked out from a recording alone. This is the JSON report as well;
 //! docs/report-schema.md describes every key.
 
+mod ledger;
+mod verdict;
+mod waits;
 mod warnings;
 
 use std::cmp::Reverse;
@@ -12,6 +15,10 @@ use crate::recording::{
     EndedBy, Host, IncompleteCalls, Library, Loss, OwnCost, Probe, Recording, Row, Skipped,
     SlowOperation, SparseHistogram, Target,
 };
+
+pub use ledger::{LedgerNs, LedgerTotals, Tail};
+pub use verdict::{Cause, Verdict};
+pub use waits::{LockSummary, OffCpu, StackSummary, WakerKind, WakerSummary};
 
 /// Name and version of the JSON report's schema.
 pub const SCHEMA: &str = "latency.report/1";
@@ -42,8 +49,16 @@ pub struct Report {
     pub ended_by: EndedBy,
     /// Exit status of a command that the tracer had started, once it ended.
     pub exit_status: Option<i32>,
+    /// Why the slow operations are slow; null where none are, or where the scheduler was not traced.
+    pub verdict: Option<Verdict>,
     /// One for each operation and algorithm, the most frequent first in each operation.
     pub operations: Vec<Operation>,
+    /// The locks waited for: the contended ones before the idle ones, longest wait first.
+    pub locks: Vec<LockSummary>,
+    /// Time off the CPU by reason and operation, longest first.
+    pub off_cpu: Vec<OffCpu>,
+    /// Operations whose ledger does not add up to their duration: an event was missed.
+    pub ledger_mismatches: u64,
     /// Width of an interval, in nanoseconds.
     pub interval_ns: u64,
     /// What was lost, by cause.
@@ -87,6 +102,14 @@ pub struct Operation {
     pub latency_ns: Latency,
     /// Latency of failures and errors, in nanoseconds; null when there were none.
     pub failed_latency_ns: Option<Latency>,
+    /// Where the time of the successes went, in all; null where the scheduler was not traced.
+    pub ledger_ns: Option<LedgerNs>,
+    /// How often their threads left the CPU; null likewise.
+    pub switches: Option<u64>,
+    /// The middle half of the successes by duration; null likewise.
+    pub typical: Option<LedgerTotals>,
+    /// The slowest of the successes; null likewise.
+    pub tail: Option<Tail>,
     /// The percentiles in `latency_ns` that rest on too few successes: "p99" below
     /// [`P99_SAMPLES`], "p999" below [`P999_SAMPLES`].
     pub low_confidence: Vec<String>,
@@ -146,6 +169,8 @@ impl From<&Recording> for Report {
         operations.sort_by_cached_key(|operation| {
             (first(&operation.operation), Reverse(operation.count), operation.algorithm.clone())
         });
+        let stacks = waits::Stacks::of(recording);
+        let locks = waits::locks(recording, &stacks);
         let mut report = Self {
             schema: SCHEMA.to_owned(),
             tool_version: recording.tool_version.clone(),
@@ -156,7 +181,11 @@ impl From<&Recording> for Report {
             duration_ns: recording.duration_ns,
             ended_by: recording.ended_by,
             exit_status: recording.exit_status,
+            verdict: verdict::verdict(recording, &operations, &locks, &stacks),
             operations,
+            locks,
+            off_cpu: waits::off_cpu(recording, &stacks),
+            ledger_mismatches: recording.ledger_mismatches,
             interval_ns: recording.interval_ns,
             loss: recording.loss,
             incomplete_calls: recording.incomplete_calls,
@@ -169,6 +198,7 @@ impl From<&Recording> for Report {
         };
         report.warnings.extend(statistics.warnings);
         report.warnings.extend(warnings::of(&report));
+        report.warnings.extend(warnings::of_waits(recording));
         report
     }
 }
@@ -181,6 +211,7 @@ fn operation(statistics: &RowStatistics, row: &Row, intervals: Vec<IntervalSumma
             low_confidence.push(name.to_owned());
         }
     }
+    let total: Option<LedgerTotals> = row.ledger.as_ref().map(|ledger| (&ledger.total).into());
     Operation {
         operation: row.operation.clone(),
         algorithm: row.algorithm.clone(),
@@ -192,6 +223,10 @@ fn operation(statistics: &RowStatistics, row: &Row, intervals: Vec<IntervalSumma
         rate_hz: statistics.rate_hz,
         latency_ns: statistics.success,
         failed_latency_ns: (counts.failed() > 0).then_some(statistics.failed),
+        ledger_ns: total.map(|total| total.ledger_ns),
+        switches: total.map(|total| total.switches),
+        typical: row.ledger.as_ref().map(|ledger| (&ledger.typical).into()),
+        tail: row.ledger.as_ref().map(Tail::from),
         low_confidence,
         source: statistics.source,
         slowest: row.slowest.clone(),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::recording::sample;
-use crate::recording::{Counts, Price};
+use crate::recording::{Counts, LockClass, Price, Reason};
 
 fn with_warning(change: impl FnOnce(&mut Recording), expected: &str) {
     let mut recording = sample::recording();
@@ -45,11 +45,10 @@ fn keys() {
     // The description must not forget a key.
     let documented = include_str!("../../../docs/report-schema.md");
     let mut missing = Vec::new();
-    undocumented(
-        &serde_json::to_value(Report::from(&sample::recording())).unwrap(),
-        documented,
-        &mut missing,
-    );
+    for recording in [sample::recording(), sample::recording_with_waits()] {
+        let report = serde_json::to_value(Report::from(&recording)).unwrap();
+        undocumented(&report, documented, &mut missing);
+    }
     assert!(missing.is_empty(), "not in docs/report-schema.md: {missing:?}");
 }
 
@@ -127,5 +126,75 @@ fn warnings() {
     with_warning(|recording| recording.loss.clock_backwards = 1, "ran backwards");
     with_warning(|recording| recording.loss.histogram_table_full = 1, "too many algorithms");
     with_warning(|recording| recording.exit_status = Some(132), "exit status 132");
+    with_warning(|recording| recording.ledger_mismatches = 2, "2 operations have parts");
+    with_warning(|recording| recording.ungrouped_waits = 2, "2 waits are counted only by reason");
     with_warning(|recording| recording.warnings.push("from tracing".into()), "from tracing");
+}
+
+/// Check the ledgers, locks and times off the CPU by the paths that the schema promises.
+#[test]
+fn waits() {
+    let report = Report::from(&sample::recording_with_waits());
+    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+    let json = serde_json::to_value(&report).unwrap();
+    let sign = &json["operations"][0];
+    assert_eq!(sign["ledger_ns"]["lock"], 1500 * 76_000);
+    assert_eq!(sign["switches"], 1500);
+    assert_eq!(sign["tail"]["p99"]["count"], 15);
+    assert_eq!(sign["tail"]["p99"]["ledger_ns"]["lock"], 15 * 3_745_000);
+    assert_eq!(sign["tail"]["p999"]["ledger_ns"]["run_queue"], 2 * 122_000);
+    assert_eq!(sign["typical"]["ledger_ns"]["on_cpu"], 750 * 28_000);
+    // The contended lock comes first, although the idle one was waited for longer.
+    let [mutex, condvar] = &report.locks[..] else { panic!() };
+    assert_eq!(mutex.title(), "keysvc:g_keystore_lock");
+    assert_eq!(
+        (&*mutex.address, mutex.class, mutex.is_idle),
+        ("0x558100420040", LockClass::Mutex, false)
+    );
+    assert_eq!((mutex.holders[0].tid, mutex.wakers[0].tid), (4711, Some(4711)));
+    assert_eq!(mutex.stacks[0].frames, ["libc.so.6+0x1000", "pthread_mutex_lock", "key_find"]);
+    assert_eq!(mutex.waited_in.as_deref(), Some("key_find"));
+    assert_eq!(mutex.released_in.as_deref(), Some("audit_log_write"));
+    assert!(mutex.p99_ns.unwrap().abs_diff(5_600_000) < 50_000);
+    assert_eq!((condvar.class, condvar.is_idle), (LockClass::Condvar, true));
+    assert_eq!(condvar.title(), "0x558100420080");
+    let off_cpu: Vec<(Reason, Option<&str>, u64)> = report
+        .off_cpu
+        .iter()
+        .map(|kind| (kind.reason, kind.operation.as_deref(), kind.total_ns))
+        .collect();
+    let expected = [
+        (Reason::Lock, None, 9_000_000_000),
+        (Reason::Lock, Some("sign"), 112_000_000),
+        (Reason::Preempted, Some("sign"), 2_000_000),
+    ];
+    assert_eq!(off_cpu, expected);
+    assert_eq!(report.off_cpu[2].stacks[0].frames, ["ossl_bn_mul", "handle_sign"]);
+    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+}
+
+/// Check that a report names at most so many stacks, and those with most time.
+#[test]
+fn stacks_are_capped() {
+    let mut recording = sample::recording_with_waits();
+    for stack_id in 0..200 {
+        let mut wait = recording.waits[2].clone();
+        (wait.stack_id, wait.total_ns) = (1000 + stack_id, 10_000_000 + stack_id);
+        recording.waits.push(wait);
+    }
+    let report = Report::from(&recording);
+    let preempted = report.off_cpu.iter().find(|kind| kind.reason == Reason::Preempted).unwrap();
+    assert_eq!((preempted.count, preempted.stacks.len()), (201 * 20, 50));
+    assert_eq!(preempted.stacks[0].total_ns, 10_000_199);
+}
+
+/// Check that locks get their class from the stacks, and lose holders that the class excludes.
+#[test]
+fn classified() {
+    let mut recording = sample::recording_with_waits();
+    let expected = recording.clone();
+    recording.locks.iter_mut().for_each(|lock| lock.class = LockClass::Unknown);
+    recording.waits[0].holder_tid = 1;
+    recording.classify_locks();
+    assert_eq!(recording, expected);
 }

@@ -2,7 +2,7 @@
 
 use super::{Operation, Report};
 use crate::aggregate::{grouped, plural};
-use crate::recording::{Price, Probe};
+use crate::recording::{MAX_GROUPS, Price, Probe, Recording};
 
 /// Below this median, in nanoseconds, a probe's own cost is a large part of what it measures: a
 /// pair of probes costs about a microsecond.
@@ -17,6 +17,31 @@ pub(super) fn of(report: &Report) -> Vec<String> {
     warnings.extend(report.operations.iter().filter_map(|operation| short(operation, report)));
     lost(report, &mut warnings);
     warnings.extend(unfinished_command(report));
+    warnings
+}
+
+/// The warnings about waits and ledgers.
+pub(super) fn of_waits(recording: &Recording) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mismatches = recording.ledger_mismatches;
+    if mismatches > 0 {
+        warnings.push(plural(
+            mismatches,
+            "operation has parts that do not add up to its duration: an event of the scheduler was \
+             missed.",
+            "operations have parts that do not add up to their duration: events of the scheduler \
+             were missed.",
+        ));
+    }
+    let ungrouped = recording.ungrouped_waits;
+    if ungrouped > 0 {
+        let most = grouped(MAX_GROUPS as u64);
+        warnings.push(format!(
+            "{} only by reason and operation, without stack, thread or lock: there were about {most} \
+             different ones already.",
+            plural(ungrouped, "wait is counted", "waits are counted"),
+        ));
+    }
     warnings
 }
 

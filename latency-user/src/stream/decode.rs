@@ -1,14 +1,21 @@
 //! Records from bytes, by total functions: any bytes give a record or an error.
 
 use bytes::Buf;
-use latency_common::record::{OperationRecord, kind};
+use latency_common::ledger::Ledger;
+use latency_common::record::{OperationRecord, WaitRecord, kind};
 use thiserror::Error;
 
+use super::stack::{Stack, decode_stack};
+
 /// A decoded record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     /// A completed call.
     Operation(OperationRecord),
+    /// A time that a thread was off the CPU.
+    Wait(WaitRecord),
+    /// A stack that others refer to.
+    Stack(Stack),
     /// A record of a kind that this version does not know.
     Unknown(u32),
 }
@@ -45,6 +52,12 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
             actual,
             expected: size_of::<OperationRecord>(),
         }),
+        kind::WAIT => wait(kind, rest).ok_or(DecodeError::WrongLength {
+            kind,
+            actual,
+            expected: size_of::<WaitRecord>(),
+        }),
+        kind::STACK => decode_stack(bytes).map(Record::Stack),
         unknown => Ok(Record::Unknown(unknown)),
     }
 }
@@ -64,6 +77,56 @@ fn operation(kind: u32, mut rest: &[u8]) -> Option<Record> {
         tid: rest.try_get_u32_ne().ok()?,
         algorithm: rest.try_get_u32_ne().ok()?,
         signature_bytes: rest.try_get_u32_ne().ok()?,
+        ledger: ledger(rest)?,
+    }))
+}
+
+fn ledger(mut rest: &[u8]) -> Option<Ledger> {
+    Some(Ledger {
+        on_cpu_ns: rest.try_get_u64_ne().ok()?,
+        run_queue_ns: rest.try_get_u64_ne().ok()?,
+        preempted_ns: rest.try_get_u64_ne().ok()?,
+        lock_ns: rest.try_get_u64_ne().ok()?,
+        io_ns: rest.try_get_u64_ne().ok()?,
+        sleep_ns: rest.try_get_u64_ne().ok()?,
+        other_ns: rest.try_get_u64_ne().ok()?,
+        voluntary_switches: rest.try_get_u32_ne().ok()?,
+        involuntary_switches: rest.try_get_u32_ne().ok()?,
+        migrations: rest.try_get_u32_ne().ok()?,
+        minor_faults: rest.try_get_u32_ne().ok()?,
+        major_faults: rest.try_get_u32_ne().ok()?,
+        _pad: rest.try_get_u32_ne().ok()?,
+    })
+}
+
+fn wait(kind: u32, mut rest: &[u8]) -> Option<Record> {
+    if rest.len() != size_of::<WaitRecord>() - size_of::<u32>() {
+        return None;
+    }
+    Some(Record::Wait(WaitRecord {
+        kind,
+        reason: rest.try_get_u8().ok()?,
+        flags: rest.try_get_u8().ok()?,
+        waker_flags: rest.try_get_u8().ok()?,
+        operation: rest.try_get_u8().ok()?,
+        start_ns: rest.try_get_u64_ne().ok()?,
+        duration_ns: rest.try_get_u64_ne().ok()?,
+        run_queue_ns: rest.try_get_u64_ne().ok()?,
+        operation_start_ns: rest.try_get_u64_ne().ok()?,
+        tgid: rest.try_get_u32_ne().ok()?,
+        tid: rest.try_get_u32_ne().ok()?,
+        waker_tgid: rest.try_get_u32_ne().ok()?,
+        waker_tid: rest.try_get_u32_ne().ok()?,
+        waker_syscall: rest.try_get_i32_ne().ok()?,
+        syscall: rest.try_get_i32_ne().ok()?,
+        futex_address: rest.try_get_u64_ne().ok()?,
+        futex_command: rest.try_get_u32_ne().ok()?,
+        futex_value: rest.try_get_u32_ne().ok()?,
+        futex_owner: rest.try_get_u32_ne().ok()?,
+        probe: rest.try_get_u16_ne().ok()?,
+        _pad: rest.try_get_u16_ne().ok()?,
+        stack_id: rest.try_get_u64_ne().ok()?,
+        waker_stack_id: rest.try_get_u64_ne().ok()?,
     }))
 }
 
@@ -71,51 +134,59 @@ fn operation(kind: u32, mut rest: &[u8]) -> Option<Record> {
 mod tests {
     use super::*;
 
-    const RECORD: OperationRecord = OperationRecord {
-        kind: kind::OPERATION,
-        probe: 0x0102,
-        operation: 3,
-        outcome: 4,
-        start_ns: 0x1112_1314_1516_1718,
-        duration_ns: 0x2122_2324_2526_2728,
-        tgid: 0x3132_3334,
-        tid: 0x4142_4344,
-        algorithm: 0x5152_5354,
-        signature_bytes: 0x6162_6364,
-    };
-
     /// The bytes that the kernel side writes: the struct as it lies in memory.
-    fn bytes_of(record: &OperationRecord) -> Vec<u8> {
-        // SAFETY: integers only, without padding (40 bytes of fields, asserted in the crate).
+    fn bytes_of<T: Copy>(record: &T) -> Vec<u8> {
+        // SAFETY: the records are integers only, without padding (their sizes and their fields'
+        // offsets are asserted in the crate).
         unsafe {
-            std::slice::from_raw_parts(
-                std::ptr::from_ref(record).cast::<u8>(),
-                size_of::<OperationRecord>(),
-            )
+            std::slice::from_raw_parts(std::ptr::from_ref(record).cast::<u8>(), size_of::<T>())
         }
         .to_vec()
     }
 
-    /// Check that what the kernel writes is what the reader sees, field by field.
+    /// Bytes of a record of this kind and length, each unlike its neighbours.
+    fn sample(kind: u32, length: usize) -> Vec<u8> {
+        let tail = (4..length).map(|index| index as u8 ^ 0x5a);
+        kind.to_ne_bytes().into_iter().chain(tail).collect()
+    }
+
+    const LENGTHS: [(u32, usize); 2] = [(kind::OPERATION, 120), (kind::WAIT, 104)];
+
+    fn encode(record: &Record) -> Vec<u8> {
+        match record {
+            Record::Operation(record) => bytes_of(record),
+            Record::Wait(record) => bytes_of(record),
+            Record::Stack(_) | Record::Unknown(_) => Vec::new(),
+        }
+    }
+
+    /// Check that what the kernel writes is what the reader sees, field by field: every byte
+    /// lies where the struct has it.
     #[test]
     fn layout_agrees() {
-        assert_eq!(decode(&bytes_of(&RECORD)), Ok(Record::Operation(RECORD)));
+        for (kind, length) in LENGTHS {
+            let bytes = sample(kind, length);
+            assert_eq!(encode(&decode(&bytes).unwrap()), bytes);
+        }
+        let Ok(Record::Wait(wait)) = decode(&sample(kind::WAIT, 104)) else { panic!() };
+        let at = |offset: u8| u32::from_ne_bytes([0, 1, 2, 3].map(|n| (offset + n) ^ 0x5a));
+        assert_eq!((wait.tid, wait.waker_tid, wait.futex_owner), (at(44), at(52), at(80)));
     }
 
     /// Check that every truncation and every extension is refused with both lengths.
     #[test]
     fn wrong_lengths() {
-        let bytes = bytes_of(&RECORD);
-        for length in 0..bytes.len() {
-            let expected = if length < 4 {
-                DecodeError::NoKind(length)
-            } else {
-                DecodeError::WrongLength { kind: 1, actual: length, expected: 40 }
-            };
-            assert_eq!(decode(&bytes[..length]), Err(expected));
+        for (kind, expected) in LENGTHS {
+            let bytes = sample(kind, expected + 1);
+            for actual in (0..=bytes.len()).filter(|length| *length != expected) {
+                let error = if actual < 4 {
+                    DecodeError::NoKind(actual)
+                } else {
+                    DecodeError::WrongLength { kind, actual, expected }
+                };
+                assert_eq!(decode(&bytes[..actual]), Err(error));
+            }
         }
-        let long = [bytes.as_slice(), &[0]].concat();
-        assert!(matches!(decode(&long), Err(DecodeError::WrongLength { actual: 41, .. })));
     }
 
     /// Check that a kind of a later version is told, not taken for another.
@@ -134,14 +205,13 @@ mod tests {
             let _ = decode(&bytes);
         }
 
-        /// Check that any 40 bytes of the operation's kind decode to a record with those bytes.
+        /// Check that any bytes of the right length decode to a record with those bytes.
         #[test]
-        fn round_trip(tail: [u8; 32], more: [u8; 4]) {
-            let mut bytes = kind::OPERATION.to_ne_bytes().to_vec();
-            bytes.extend(tail);
-            bytes.extend(more);
-            let Ok(Record::Operation(record)) = decode(&bytes) else { panic!("refused") };
-            assert_eq!(bytes_of(&record), bytes);
+        fn round_trip(tail in proptest::collection::vec(0_u8.., 116)) {
+            for (kind, length) in LENGTHS {
+                let bytes = [&kind.to_ne_bytes(), &tail[..length - 4]].concat();
+                assert_eq!(encode(&decode(&bytes).unwrap()), bytes);
+            }
         }
     }
 }

@@ -2,43 +2,68 @@
 //! would be paid by the target.
 
 mod decode;
+mod stack;
 
 use std::borrow::Borrow;
 
 use aya::maps::{MapData, RingBuf};
-use latency_common::record::OperationRecord;
 
 pub use decode::{DecodeError, Record, decode};
+pub use stack::{Stack, decode_stack};
 
 /// The reader's end of the ring buffer.
 pub struct Stream<T> {
     ring: RingBuf<T>,
     received: u64,
+    waits_received: u64,
+    ledger_mismatches: u64,
     undecodable: u64,
 }
 
 impl<T: Borrow<MapData>> Stream<T> {
     /// Reads from `ring`.
     pub const fn new(ring: RingBuf<T>) -> Self {
-        Self { ring, received: 0, undecodable: 0 }
+        Self { ring, received: 0, waits_received: 0, ledger_mismatches: 0, undecodable: 0 }
     }
 
     /// Takes everything that is there, at most `limit` records; returns how many it took.
-    pub fn drain(&mut self, limit: usize, mut take: impl FnMut(&OperationRecord)) -> usize {
+    pub fn drain(&mut self, limit: usize, mut take: impl FnMut(&Record)) -> usize {
         let mut taken = 0;
         while taken < limit
             && let Some(item) = self.ring.next()
         {
             taken += 1;
-            match decode(&item) {
-                Ok(Record::Operation(record)) => {
-                    self.received += 1;
-                    take(&record);
+            let record = match decode(&item) {
+                Ok(Record::Unknown(_)) | Err(_) => {
+                    self.undecodable += 1;
+                    continue;
                 }
-                Ok(Record::Unknown(_)) | Err(_) => self.undecodable += 1,
+                Ok(record) => record,
+            };
+            match &record {
+                Record::Operation(operation) => {
+                    self.received += 1;
+                    if operation.ledger.total_ns() != operation.duration_ns {
+                        self.ledger_mismatches += 1;
+                    }
+                }
+                Record::Wait(_) => self.waits_received += 1,
+                Record::Stack(_) | Record::Unknown(_) => {}
             }
+            take(&record);
         }
         taken
+    }
+
+    /// Wait records received so far.
+    pub const fn waits_received(&self) -> u64 {
+        self.waits_received
+    }
+
+    /// Operations so far whose ledger does not sum to their duration: none, unless events of the
+    /// scheduler were lost.
+    pub const fn ledger_mismatches(&self) -> u64 {
+        self.ledger_mismatches
     }
 
     /// Operation records received so far.

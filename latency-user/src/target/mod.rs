@@ -208,6 +208,15 @@ impl Target {
         Ok(new)
     }
 
+    /// The process's mappings as they are now.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Target::rescan`].
+    pub fn mappings(&self) -> Result<Vec<Mapping>, TargetError> {
+        Ok(maps::parse(&process::read(self.pid, "maps")?).collect())
+    }
+
     /// Appends files that the process does not map yet but may (`dlopen`), so that they can be
     /// probed before their first instruction runs. Only for a process in the tracer's own mount
     /// namespace. Paths that lead to no readable file are passed over.

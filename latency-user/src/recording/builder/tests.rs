@@ -29,6 +29,7 @@ fn record(end_ns: u64, duration_ns: u64, outcome: u8) -> OperationRecord {
         tid: 2,
         algorithm: P256,
         signature_bytes: 71,
+        ledger: latency_common::ledger::Ledger::untold(duration_ns),
     }
 }
 
@@ -234,7 +235,7 @@ fn live() {
 /// Check the price of taking a record; printed, and held to a bound that only a mistake exceeds.
 #[test]
 fn speed() {
-    let mut builder = builder();
+    let mut builder = RecordingBuilder::new(Header { has_ledger: true, ..builder().header });
     let started = std::time::Instant::now();
     let records = 1_000_000u64;
     for n in 0..records {
@@ -245,4 +246,43 @@ fn speed() {
     let rate = records as f64 / started.elapsed().as_secs_f64();
     println!("{:.1} million records a second", rate / 1e6);
     assert!(rate > 100_000.0, "{rate}");
+}
+
+/// Check that ledgers come to their row, successes only, that a ledger which does not add up is
+/// counted, and that nothing is said of ledgers where there are none.
+#[test]
+fn ledgers() {
+    let mut wrong = record(100, 100, outcome::FAILURE);
+    wrong.ledger.other_ns -= 1;
+    let size_query = OperationRecord { outcome: outcome::SIZE_QUERY, ..wrong };
+    for has_ledger in [true, false] {
+        let mut builder = RecordingBuilder::new(Header { has_ledger, ..builder().header });
+        for record in [record(100, 100, outcome::SUCCESS), wrong, size_query] {
+            builder.operation(&record);
+        }
+        let recording = builder.finish(finish(SECOND, 3));
+        assert_eq!(recording.ledger_mismatches, u64::from(has_ledger));
+        let total = recording.rows[0].ledger.map(|ledger| ledger.total);
+        let expected = has_ledger.then_some((1, 100, 100));
+        assert_eq!(total.map(|sums| (sums.count, sums.duration_ns, sums.other_ns)), expected);
+    }
+}
+
+/// Check that waits come into the recording with the names of their operations.
+#[test]
+fn waits() {
+    let mut builder = builder();
+    let wait = latency_common::record::WaitRecord {
+        reason: latency_common::ledger::off_cpu::LOCK as u8,
+        flags: latency_common::record::wait_flag::IN_OPERATION,
+        operation: 1,
+        duration_ns: 9,
+        futex_address: 8,
+        ..Default::default()
+    };
+    builder.wait(&wait, &mut |_| "worker".into(), &|_| false);
+    let recording = builder.finish(finish(SECOND, 0));
+    assert_eq!(recording.waits[0].operation.as_deref(), Some("verify"));
+    assert_eq!((recording.locks[0].address, recording.locks[0].total_ns), (8, 9));
+    recording.validate().unwrap();
 }

@@ -3,7 +3,10 @@ use crate::recording::{Recording, SparseHistogram, sample};
 use crate::render::golden;
 
 fn page_of(change: impl FnOnce(&mut Recording)) -> String {
-    let mut recording = sample::recording();
+    page_from(sample::recording(), change)
+}
+
+fn page_from(mut recording: Recording, change: impl FnOnce(&mut Recording)) -> String {
     change(&mut recording);
     let page = render(&Report::from(&recording), Style::PLAIN);
     for line in page.lines() {
@@ -38,6 +41,44 @@ fn page_with_loss() {
         recording.own_cost.program_run_ns = None;
     });
     golden::check("page-loss.txt", &page);
+}
+
+/// Check the page of a run with the scheduler traced.
+#[test]
+fn page_with_waits() {
+    golden::check("page-waits.txt", &page_from(sample::recording_with_waits(), |_| ()));
+}
+
+/// Check that many locks, with names and numbers of any size, stay within the page, and that
+/// mismatches are shown.
+#[test]
+fn many_locks() {
+    let page = page_from(sample::recording_with_waits(), |recording| {
+        recording.ledger_mismatches = 3;
+        recording.ungrouped_waits = 1;
+        for n in 0..20 {
+            let mut lock = recording.locks[1].clone();
+            lock.name = Some("\u{1b}name".repeat(30));
+            (lock.address, lock.total_ns, lock.max_ns) = (n, u64::MAX - n, u64::MAX);
+            lock.holders[0].comm = "\n".repeat(15);
+            recording.locks.push(lock);
+        }
+        recording.stacks[0].frames[2].function = Some("f".repeat(300));
+    });
+    assert!(page.contains("\nand 11 more locks\n"), "{page}");
+    assert!(page.contains("3 operations whose parts do not add up"), "{page}");
+    assert!(page.contains("1 wait is counted only by reason"), "{page}");
+    assert!(!page.contains('\u{1b}'), "{page}");
+}
+
+/// Check that idle waits alone make no table of locks.
+#[test]
+fn only_idle() {
+    let page = page_from(sample::recording_with_waits(), |recording| {
+        recording.locks.truncate(1);
+    });
+    assert!(page.contains("\n\nIdle, not contention: condvar 20 waits, 9.00 s\n"), "{page}");
+    assert!(!page.contains("Locks"), "{page}");
 }
 
 /// Check the page of a run in which nothing was called.

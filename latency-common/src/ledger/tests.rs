@@ -1,0 +1,247 @@
+use super::*;
+
+/// A thread that begins an operation at `now_ns` on CPU 0.
+fn running_since(now_ns: u64) -> Timeline {
+    let mut timeline = Timeline::default();
+    timeline.switch_in(now_ns, 0);
+    timeline.begin(now_ns);
+    timeline
+}
+
+/// Check an operation that is never switched out.
+///
+/// ```text
+///   0         100
+///   ├─on-CPU──┤
+/// ```
+#[test]
+fn alone() {
+    let (ledger, end_ns) = running_since(0).closed(100);
+    assert_eq!((ledger, end_ns), (Ledger { on_cpu_ns: 100, ..Ledger::default() }, 100));
+}
+
+/// Check that a lock wait is split at the wakeup.
+///
+/// ```text
+///   0        10        60        75       100
+///   ├─on-CPU─┼──lock───┼run queue┼─on-CPU─┤
+///            out       wake      in
+/// ```
+#[test]
+fn lock_wait() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::LOCK);
+    timeline.wake(60);
+    let off = timeline.switch_in(75, 0);
+    assert_eq!(
+        off,
+        OffCpu {
+            state: off_cpu::LOCK,
+            start_ns: 10,
+            blocked_ns: 50,
+            runnable_ns: 15,
+            clock_backwards: false
+        }
+    );
+    let (ledger, _) = timeline.closed(100);
+    let expected = Ledger {
+        on_cpu_ns: 35,
+        lock_ns: 50,
+        run_queue_ns: 15,
+        voluntary_switches: 1,
+        ..Ledger::default()
+    };
+    assert_eq!(ledger, expected);
+}
+
+/// Check that a preempted thread is runnable, not blocked, whatever woke it while it was off.
+///
+/// ```text
+///   0        10                  75       100
+///   ├─on-CPU─┼─────preempted─────┼─on-CPU─┤
+///            out    (wake 20)    in, CPU 1
+/// ```
+#[test]
+fn preempted() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::PREEMPTED);
+    timeline.wake(20);
+    let off = timeline.switch_in(75, 1);
+    assert_eq!((off.blocked_ns, off.runnable_ns), (0, 65));
+    let (ledger, _) = timeline.closed(100);
+    let expected = Ledger {
+        on_cpu_ns: 35,
+        preempted_ns: 65,
+        involuntary_switches: 1,
+        migrations: 1,
+        ..Ledger::default()
+    };
+    assert_eq!(ledger, expected);
+}
+
+/// Check that a waker that overtakes the traced switch leaves no blocked time.
+///
+/// ```text
+///   0     8      10                  75
+///   ├─on-CPU─────┼─────run queue─────┤
+///         wake   out                 in
+/// ```
+#[test]
+fn wake_before_switch_out() {
+    let mut timeline = running_since(0);
+    timeline.wake(8);
+    timeline.switch_out(10, off_cpu::SLEEP);
+    let off = timeline.switch_in(75, 0);
+    assert_eq!((off.state, off.blocked_ns, off.runnable_ns), (off_cpu::SLEEP, 0, 65));
+}
+
+/// Check that a wakeup of one wait says nothing about the next.
+#[test]
+fn stale_wake() {
+    let mut timeline = running_since(0);
+    timeline.wake(5);
+    timeline.switch_out(10, off_cpu::IO);
+    timeline.wake(40);
+    assert_eq!(timeline.switch_in(50, 0).blocked_ns, 30);
+    timeline.switch_out(60, off_cpu::IO);
+    timeline.wake(65);
+    assert_eq!(timeline.switch_in(70, 0).blocked_ns, 5);
+    assert_eq!(timeline.ledger.io_ns, 35);
+}
+
+/// Check that a new operation starts with nothing of what came before it.
+///
+/// ```text
+///   0        10      60     70        90
+///   ├─on-CPU─┼─sleep─┼on-CPU┼operation┤
+///                           begin
+/// ```
+#[test]
+fn begin_clips() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::SLEEP);
+    timeline.wake(60);
+    timeline.switch_in(60, 1);
+    timeline.begin(70);
+    let (ledger, _) = timeline.closed(90);
+    assert_eq!(ledger, Ledger { on_cpu_ns: 20, ..Ledger::default() });
+}
+
+/// Check that a thread whose first event is a switch out has an untold past and a known wait.
+#[test]
+fn first_seen_leaving() {
+    let mut timeline = Timeline::default();
+    timeline.switch_out(10, off_cpu::SLEEP);
+    assert_eq!(timeline.ledger.other_ns, 10);
+    timeline.wake(30);
+    assert_eq!(timeline.switch_in(35, 1).blocked_ns, 20);
+}
+
+/// Check that a clock that steps back attributes nothing and is told.
+#[test]
+fn clock_steps_back() {
+    let mut timeline = running_since(100);
+    assert!(timeline.switch_out(90, off_cpu::LOCK));
+    timeline.wake(95);
+    assert!(timeline.switch_in(98, 0).clock_backwards);
+    let (ledger, end_ns) = timeline.closed(99);
+    assert_eq!((ledger.total_ns(), end_ns), (0, 100));
+}
+
+/// Check that a switch after the end was read moves the end, and keeps the sum.
+#[test]
+fn switched_while_closing() {
+    let mut timeline = running_since(0);
+    let end_ns = 50;
+    timeline.switch_out(60, off_cpu::PREEMPTED);
+    timeline.switch_in(80, 0);
+    let (ledger, end_ns) = timeline.closed(end_ns);
+    assert_eq!((ledger.total_ns(), end_ns), (80, 80));
+}
+
+/// Check that a missed switch out is untold time, not a broken sum.
+#[test]
+fn missed_switch_out() {
+    let mut timeline = running_since(0);
+    assert_eq!(timeline.switch_in(30, 0).state, off_cpu::ON_CPU);
+    let (ledger, end_ns) = timeline.closed(100);
+    assert_eq!((ledger.other_ns, ledger.on_cpu_ns, end_ns), (30, 70, 100));
+}
+
+/// Check that a missed switch in keeps the wait, and leaves untold only what came after it.
+///
+/// ```text
+///   0        10      60                70       100
+///   ├─on-CPU─┼─sleep─┼──────other──────┼preempted┤
+///            out     wake  (in missed) out       in
+/// ```
+#[test]
+fn missed_switch_in() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::SLEEP);
+    timeline.wake(60);
+    let off = timeline.recover(70).unwrap();
+    assert_eq!((off.state, off.blocked_ns, off.runnable_ns), (off_cpu::SLEEP, 50, 0));
+    timeline.switch_out(70, off_cpu::PREEMPTED);
+    timeline.switch_in(100, 0);
+    let (ledger, _) = timeline.closed(100);
+    let expected = Ledger {
+        on_cpu_ns: 10,
+        sleep_ns: 50,
+        other_ns: 10,
+        preempted_ns: 30,
+        voluntary_switches: 1,
+        involuntary_switches: 1,
+        ..Ledger::default()
+    };
+    assert_eq!(ledger, expected);
+}
+
+/// Check that a wait in progress is told, woken or not, and changes nothing.
+#[test]
+fn in_progress() {
+    let mut timeline = running_since(0);
+    assert_eq!(timeline.in_progress(5), None);
+    timeline.switch_out(10, off_cpu::LOCK);
+    let before = timeline;
+    let off = timeline.in_progress(50).unwrap();
+    assert_eq!((off.state, off.start_ns, off.blocked_ns, off.runnable_ns), (3, 10, 40, 0));
+    timeline.wake(30);
+    let off = timeline.in_progress(50).unwrap();
+    assert_eq!((off.blocked_ns, off.runnable_ns), (20, 20));
+    assert_eq!(timeline, Timeline { wake_ns: 30, ..before });
+}
+
+/// Check that the end of an operation shows a missed switch in as well.
+#[test]
+fn missed_switch_in_at_the_end() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::LOCK);
+    timeline.wake(60);
+    let (ledger, _) = timeline.closed(100);
+    assert_eq!((ledger.on_cpu_ns, ledger.lock_ns, ledger.other_ns), (10, 50, 40));
+}
+
+proptest::proptest! {
+    /// Check that no sequence of events, with any clock, breaks the sum.
+    #[test]
+    fn sum_is_wall_time(start_ns in 0_u64..1000, events: Vec<(u8, u16, u8)>, end_ns in 0_u64..100_000) {
+        let mut timeline = running_since(start_ns);
+        for (event, now_ns, detail) in events {
+            let now_ns = u64::from(now_ns);
+            match event % 3 {
+                0 => {
+                    timeline.recover(now_ns);
+                    timeline.switch_out(now_ns, u32::from(detail) % (off_cpu::COUNT + 1));
+                }
+                1 => timeline.wake(now_ns),
+                _ => {
+                    let off = timeline.switch_in(now_ns, u32::from(detail) % 2);
+                    assert!(off.start_ns + off.blocked_ns + off.runnable_ns <= timeline.since_ns);
+                }
+            }
+        }
+        let (ledger, end_ns) = timeline.closed(end_ns);
+        assert_eq!(ledger.total_ns(), end_ns - start_ns);
+    }
+}

@@ -1,0 +1,88 @@
+//! What the kernel side keeps of each thread of the target, and sums up over all of them.
+
+use crate::ledger::Timeline;
+use crate::operation::OpenCall;
+
+/// One thread: a value of the `THREADS` map. All zeros: nothing is known of it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct ThreadState {
+    /// Its open outermost call.
+    pub call: OpenCall,
+    /// Its scheduler state.
+    pub timeline: Timeline,
+    /// What it waits for, or waited for last.
+    pub wait: WaitStart,
+    /// Who woke it last.
+    pub waker: Waker,
+    /// `min_flt` and `maj_flt` of its task when the open call began.
+    pub faults_at_start: [u32; 2],
+}
+
+const _: () = assert!(size_of::<ThreadState>() == 40 + 112 + 40 + 24 + 8);
+
+/// What is known of a wait when it begins.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct WaitStart {
+    /// See [`crate::record::WaitRecord::futex_address`].
+    pub futex_address: u64,
+    /// See [`crate::record::WaitRecord::stack_id`].
+    pub stack_id: u64,
+    /// The thread, in the tracer's PID namespace.
+    pub tid: u32,
+    /// The system call, or [`crate::wait::NO_SYSCALL`].
+    pub syscall: i32,
+    /// See [`crate::wait::futex`].
+    pub futex_command: u32,
+    /// See [`crate::record::WaitRecord::futex_value`].
+    pub futex_value: u32,
+    /// See [`crate::record::WaitRecord::futex_owner`].
+    pub futex_owner: u32,
+    /// See [`crate::record::wait_flag`].
+    pub flags: u32,
+}
+
+const _: () = assert!(size_of::<WaitStart>() == 40);
+
+/// Who made a thread runnable.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Waker {
+    /// See [`crate::record::WaitRecord::waker_stack_id`].
+    pub stack_id: u64,
+    /// Its process, in the tracer's PID namespace.
+    pub tgid: u32,
+    /// The thread, likewise.
+    pub tid: u32,
+    /// See [`crate::record::WaitRecord::waker_syscall`].
+    pub syscall: i32,
+    /// See [`crate::wait::waker_flag`].
+    pub flags: u32,
+}
+
+const _: () = assert!(size_of::<Waker>() == 24);
+
+/// Sums of all waits with one reason, inside operations or outside, on one CPU: a value of the
+/// `WAIT_TOTALS` map, whose index [`WaitTotals::index`] tells.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct WaitTotals {
+    /// Number of waits.
+    pub count: u64,
+    /// Time blocked, in nanoseconds.
+    pub blocked_ns: u64,
+    /// Time runnable without running, in nanoseconds.
+    pub runnable_ns: u64,
+}
+
+impl WaitTotals {
+    /// Size of the map.
+    pub const ENTRIES: u32 = crate::ledger::off_cpu::COUNT * 2;
+
+    /// Index of the sums for this reason (see [`crate::ledger::off_cpu`]).
+    #[inline(always)]
+    pub const fn index(reason: u32, in_operation: bool) -> u32 {
+        reason * 2 + in_operation as u32
+    }
+}

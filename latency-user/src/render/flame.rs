@@ -1,0 +1,173 @@
+//! Flame graphs of the time off the CPU, as folded stacks and as SVG.
+
+mod fold;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use inferno::flamegraph::color::{BasicPalette, Palette};
+use inferno::flamegraph::{self, TextTruncateDirection};
+
+use crate::recording::Recording;
+use fold::Folded;
+
+/// What a flame graph shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum View {
+    /// All time off the CPU: `comm;root;…;leaf;[reason]`. The time that a thread was runnable
+    /// after its wait is there as well, under `[run queue]`.
+    OffCpu,
+    /// The time blocked on futexes: `lock;comm;root;…;leaf`.
+    Locks,
+    /// The time blocked, with the stack of whoever ended it:
+    /// `comm;root;…;leaf;--;waker's leaf;…;waker's root;waker's comm`. Threads that were pushed off
+    /// the CPU are left out: nobody woke them.
+    Wakers,
+}
+
+impl View {
+    /// The name that the command line calls it by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OffCpu => "off-cpu",
+            Self::Locks => "locks",
+            Self::Wakers => "wakers",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::OffCpu => "Off-CPU time",
+            Self::Locks => "Lock waits",
+            Self::Wakers => "Blocked time and wakers",
+        }
+    }
+
+    fn palette(self) -> Palette {
+        Palette::Basic(match self {
+            Self::OffCpu | Self::Locks => BasicPalette::Io,
+            Self::Wakers => BasicPalette::Aqua,
+        })
+    }
+}
+
+/// Which waits to draw, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// The view.
+    pub view: View,
+    /// Only waits inside operations.
+    pub in_operation: bool,
+    /// Only waits inside operations of this name.
+    pub operation: Option<&'a str>,
+    /// Names of futexes by address; one that is not here is shown by its address.
+    pub lock_names: &'a BTreeMap<u64, String>,
+}
+
+/// Folded stacks, `frame;frame;frame COUNT` a line, the outermost first, counts in microseconds.
+///
+/// Nanoseconds are summed per stack, and the sums are rounded so that the counts add up to the
+/// rounded total (largest remainder); a stack that comes to no microsecond has no line.
+pub fn fold(recording: &Recording, options: &Options<'_>) -> String {
+    let mut text = String::new();
+    for (stack, microseconds) in Folded::new(recording, options).rounded() {
+        text.push_str(&format!("{stack} {microseconds}\n"));
+    }
+    text
+}
+
+/// Writes the flame graph as an SVG that can be zoomed and searched in a browser. The same
+/// recording gives the same bytes.
+///
+/// # Errors
+/// `out` cannot be written to.
+pub fn write(recording: &Recording, options: &Options<'_>, out: &mut impl Write) -> io::Result<()> {
+    write_with(recording, options, true, out)
+}
+
+fn write_with(
+    recording: &Recording,
+    options: &Options<'_>,
+    with_script: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let folded = Folded::new(recording, options);
+    let title = title(recording, options.view);
+    let subtitle = subtitle(&folded, options);
+    let mut lines: Vec<String> =
+        folded.rounded().map(|(stack, count)| format!("{stack} {count}")).collect();
+    if lines.is_empty() {
+        return write_empty(recording, &title, &subtitle, out);
+    }
+    let mut settings = flamegraph::Options::default();
+    settings.title = title;
+    settings.subtitle = Some(subtitle);
+    settings.colors = options.view.palette();
+    settings.count_name = "us".into();
+    settings.deterministic = true;
+    settings.no_javascript = !with_script;
+    settings.text_truncate_direction = TextTruncateDirection::Right;
+    // inferno sorts whole lines, which tears a frame apart where a sibling's name continues it
+    // with a character below `;`: `run`, `run::inner`. Ours are sorted by frame. Only as a "chart"
+    // does it take them as they are, from the last to the first.
+    settings.flame_chart = true;
+    lines.reverse();
+    flamegraph::from_lines(&mut settings, lines.iter().map(String::as_str), out)
+}
+
+fn title(recording: &Recording, view: View) -> String {
+    let target = &recording.target;
+    format!("{} of {} (pid {})", view.title(), fold::escaped(&target.comm), target.pid)
+}
+
+/// Which waits these are, and how far the stacks can be trusted.
+fn subtitle(folded: &Folded, options: &Options<'_>) -> String {
+    let mut parts = vec![match (options.operation, options.in_operation) {
+        (Some(operation), _) => format!("inside {}", fold::escaped(operation)),
+        (None, true) => "inside operations".into(),
+        (None, false) => "inside and outside of operations".into(),
+    }];
+    for (part_ns, what) in [
+        (folded.truncated_ns, "in truncated stacks"),
+        (folded.no_stack_ns, "without a stack"),
+        (folded.frame_pointer_ns, "in stacks found by frame pointers, which may be wrong"),
+    ] {
+        if part_ns > 0 && folded.total_ns > 0 {
+            let percent = part_ns as f64 * 100.0 / folded.total_ns as f64;
+            parts.push(format!("{percent:.1} % {what}"));
+        }
+    }
+    parts.join(" · ")
+}
+
+/// inferno refuses to draw nothing, and an empty file would look like a failure.
+fn write_empty(
+    recording: &Recording,
+    title: &str,
+    subtitle: &str,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let why = if recording.waits.is_empty() {
+        "no samples: the recording holds no waits"
+    } else {
+        "no samples: the recording holds waits, but none that this view and filter select"
+    };
+    let text = |y: u32, size: u32, text: &str| {
+        let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        format!("<text x=\"600\" y=\"{y}\" font-size=\"{size}\">{text}</text>\n")
+    };
+    write!(
+        out,
+        "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"no\"?>\n\
+         <svg version=\"1.1\" width=\"1200\" height=\"120\" viewBox=\"0 0 1200 120\" \
+         xmlns=\"http://www.w3.org/2000/svg\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#f8f8f8\"/>\n\
+         <g font-family=\"monospace\" text-anchor=\"middle\" fill=\"#000000\">\n{}{}{}</g>\n</svg>\n",
+        text(24, 17, title),
+        text(48, 12, subtitle),
+        text(84, 14, why),
+    )?;
+    out.flush()
+}

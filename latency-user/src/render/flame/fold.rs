@@ -1,0 +1,187 @@
+//! Waits to folded stacks. Frames are escaped here and nowhere else.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Options, View};
+use crate::recording::{Frame, Reason, Recording, Stack, WaitGroup, Waker};
+
+/// Time per stack.
+#[derive(Default)]
+pub(super) struct Folded {
+    /// By frames, the outermost first: sorted as a tree.
+    stacks: BTreeMap<Vec<String>, u64>,
+    /// Time in all of them, in nanoseconds.
+    pub total_ns: u64,
+    /// Of this, time in stacks that do not reach the thread's start.
+    pub truncated_ns: u64,
+    /// Of this, time of which no stack was taken.
+    pub no_stack_ns: u64,
+    /// Of this, time in whole stacks that were partly found by frame pointers.
+    pub frame_pointer_ns: u64,
+}
+
+impl Folded {
+    /// Folds the waits that the options select.
+    pub fn new(recording: &Recording, options: &Options<'_>) -> Self {
+        let stacks: HashMap<u64, &Stack> =
+            recording.stacks.iter().map(|stack| (stack.id, stack)).collect();
+        let mut folded = Self::default();
+        for wait in recording.waits.iter().filter(|wait| is_selected(wait, options)) {
+            let stack = stacks.get(&wait.stack_id).copied();
+            let mut frames = vec![escaped(&wait.comm)];
+            push_stack(&mut frames, stack);
+            match options.view {
+                View::OffCpu => {
+                    for (leaf, time_ns) in
+                        [(reason(wait.reason), wait.total_ns), ("[run queue]", wait.run_queue_ns)]
+                    {
+                        let with_leaf = frames.iter().cloned().chain([leaf.to_owned()]).collect();
+                        folded.add(with_leaf, stack, time_ns);
+                    }
+                }
+                View::Locks => {
+                    frames.insert(0, lock_name(wait, options));
+                    folded.add(frames, stack, wait.total_ns);
+                }
+                View::Wakers => {
+                    frames.push("--".into());
+                    push_waker(&mut frames, wait, stacks.get(&wait.waker_stack_id).copied());
+                    folded.add(frames, stack, wait.total_ns);
+                }
+            }
+        }
+        folded
+    }
+
+    fn add(&mut self, frames: Vec<String>, stack: Option<&Stack>, time_ns: u64) {
+        // Only a made-up recording comes to more than five centuries; no sum may overflow then.
+        let time_ns = time_ns.min(u64::MAX - self.total_ns);
+        if time_ns == 0 {
+            return;
+        }
+        *self.stacks.entry(frames).or_default() += time_ns;
+        self.total_ns += time_ns;
+        match stack {
+            None => self.no_stack_ns += time_ns,
+            Some(stack) if stack.truncated.is_some() => self.truncated_ns += time_ns,
+            Some(stack) if stack.used_frame_pointer => self.frame_pointer_ns += time_ns,
+            Some(_) => {}
+        }
+    }
+
+    /// Stacks in folded form with their time in whole microseconds, in the order of the tree. The
+    /// times add up to the rounded total: each is cut to whole microseconds, and those that are
+    /// missing then go to the stacks that were cut the most.
+    pub fn rounded(&self) -> impl Iterator<Item = (String, u64)> {
+        let cut_ns = |time_ns: &u64| time_ns % 1000;
+        let cut: u128 = self.stacks.values().map(|time_ns| u128::from(cut_ns(time_ns))).sum();
+        let missing = usize::try_from((cut + 500) / 1000).unwrap_or(usize::MAX);
+        let mut by_cut: Vec<(usize, u64)> =
+            self.stacks.values().map(cut_ns).enumerate().filter(|(_, cut)| *cut > 0).collect();
+        by_cut.sort_by_key(|&(at, cut)| (std::cmp::Reverse(cut), at));
+        let mut counts: Vec<u64> = self.stacks.values().map(|time_ns| time_ns / 1000).collect();
+        for &(at, _) in by_cut.iter().take(missing) {
+            counts[at] += 1;
+        }
+        let lines = self.stacks.keys().map(|frames| frames.join(";")).zip(counts);
+        lines.filter(|(_, count)| *count > 0)
+    }
+}
+
+fn is_selected(wait: &WaitGroup, options: &Options<'_>) -> bool {
+    let of_view = match options.view {
+        View::OffCpu => true,
+        View::Locks => wait.reason == Reason::Lock,
+        View::Wakers => wait.reason != Reason::Preempted,
+    };
+    let of_operation = match options.operation {
+        Some(operation) => wait.operation.as_deref() == Some(operation),
+        None => !options.in_operation || wait.operation.is_some(),
+    };
+    of_view && of_operation
+}
+
+fn reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Preempted => "[preempted]",
+        Reason::Lock => "[lock]",
+        Reason::Io => "[I/O]",
+        Reason::Sleep => "[sleep]",
+        Reason::Other => "[other]",
+    }
+}
+
+fn lock_name(wait: &WaitGroup, options: &Options<'_>) -> String {
+    match (options.lock_names.get(&wait.futex_address), wait.futex_address) {
+        (Some(name), _) => escaped(name),
+        (None, 0) => "[unknown lock]".into(),
+        (None, address) => format!("{address:#x}"),
+    }
+}
+
+/// Appends a stack, from the root to the leaf.
+fn push_stack(frames: &mut Vec<String>, stack: Option<&Stack>) {
+    let Some(stack) = stack else {
+        frames.push("[no stack]".into());
+        return;
+    };
+    if let Some(reason) = &stack.truncated {
+        frames.push(format!("[truncated: {}]", escaped(reason)));
+    }
+    frames.extend(stack.frames.iter().rev().map(label));
+}
+
+/// Appends whoever ended a wait: its stack from the leaf to the root, so that both leaves meet.
+fn push_waker(frames: &mut Vec<String>, wait: &WaitGroup, stack: Option<&Stack>) {
+    match &wait.waker {
+        Waker::Thread { comm, .. } => {
+            let mut waker = vec![escaped(comm)];
+            push_stack(&mut waker, stack);
+            frames.extend(waker.into_iter().rev());
+        }
+        // The stack would be of whoever was interrupted.
+        Waker::Interrupt => frames.push("[interrupt]".into()),
+        Waker::Unknown => frames.push("[unknown waker]".into()),
+    }
+}
+
+fn label(frame: &Frame) -> String {
+    match &frame.function {
+        Some(function) => escaped(function),
+        // Addresses that are nowhere say nothing, and would make a frame for each.
+        None if frame.module.is_empty() => "[unknown]".into(),
+        None => {
+            // `[vdso]` has brackets already.
+            let module = frame.module.trim_start_matches('[').trim_end_matches(']');
+            format!("[{}+{:#x}]", escaped(module), frame.module_address)
+        }
+    }
+}
+
+/// A frame as the folded format and inferno can take it.
+///
+/// `;` would begin the next frame, and control characters are no text in XML. Spaces stay, save
+/// where inferno would read on from one: before a number at the end (a second count) and behind `#`
+/// at the start (a comment); spaces at the ends would be cut there, so they are cut here.
+pub(super) fn escaped(text: &str) -> String {
+    let mut frame: String = text
+        .trim()
+        .chars()
+        .map(|character| match character {
+            ';' => ':',
+            // Two that are no characters, and XML allows them nowhere.
+            '\u{fffe}' | '\u{ffff}' => '?',
+            '\u{2028}' | '\u{2029}' => '?',
+            control if control.is_control() => '?',
+            other => other,
+        })
+        .collect();
+    let is_count = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if let Some(at) = frame.rfind(' ').filter(|&at| is_count(&frame[at + 1..])) {
+        frame.replace_range(at..=at, "_");
+    }
+    if frame.starts_with("# ") {
+        frame.replace_range(1..2, "_");
+    }
+    if frame.is_empty() { "[unnamed]".into() } else { frame }
+}

@@ -1,0 +1,274 @@
+use super::*;
+use crate::recording::{Frame, Reason, Stack, WaitGroup, Waker, sample};
+use crate::render::golden;
+
+const MILLISECOND: u64 = 1_000_000;
+
+fn frame(function: &str, module: &str, address: u64) -> Frame {
+    let function = Some(function.to_owned()).filter(|name| !name.is_empty());
+    Frame { address, function, module: module.into(), module_address: address & 0xffff }
+}
+
+fn stack(id: u64, functions: &[&str]) -> Stack {
+    let frames = functions.iter().map(|name| frame(name, "keyservice", 0x40_1000)).collect();
+    Stack { id, frames, ..Stack::default() }
+}
+
+fn wait(reason: Reason, stack_id: u64, total_ns: u64) -> WaitGroup {
+    WaitGroup {
+        reason,
+        comm: "worker".into(),
+        operation: None,
+        futex_address: 0,
+        futex_command: 0,
+        stack_id,
+        waker_stack_id: 0,
+        waker: Waker::Unknown,
+        holder_tid: 0,
+        count: 1,
+        total_ns,
+        run_queue_ns: 0,
+        max_ns: total_ns,
+    }
+}
+
+/// Workers that wait for a lock which an audit thread holds while it writes.
+fn recording() -> Recording {
+    let lock_stack = |id, outer: &[&str]| {
+        let mut stack = stack(id, &[&["pthread_mutex_lock", "key_lookup"], outer].concat());
+        stack.frames.insert(0, frame("", "libc.so.6", 0x7f00_0008_fc3e));
+        stack
+    };
+    let mut deep = stack(5, &["read", "Request::parse", "std::vector<int, std::allocator<int> >"]);
+    deep.truncated = Some("no unwind row".into());
+    let mut jit = stack(6, &["", "main", "_start"]);
+    jit.frames[0].module = String::new();
+    jit.used_frame_pointer = true;
+    let audit = Waker::Thread { tid: 4711, pid: 4242, comm: "audit 1".into() };
+    let lock = WaitGroup {
+        futex_address: 0x55_5555_8040,
+        operation: Some("sign".into()),
+        waker: audit,
+        waker_stack_id: 3,
+        holder_tid: 4711,
+        run_queue_ns: 2 * MILLISECOND + 600,
+        ..wait(Reason::Lock, 1, 900 * MILLISECOND + 600)
+    };
+    let unnamed_lock = WaitGroup { stack_id: 2, futex_address: 0x7f11_2230, ..lock.clone() };
+    Recording {
+        waits: vec![
+            lock.clone(),
+            WaitGroup { operation: None, total_ns: 40 * MILLISECOND, ..unnamed_lock },
+            WaitGroup { waker: Waker::Interrupt, ..wait(Reason::Io, 4, 120 * MILLISECOND) },
+            WaitGroup {
+                operation: Some("verify".into()),
+                ..wait(Reason::Preempted, 4, 30_400_900)
+            },
+            wait(Reason::Sleep, 5, 250 * MILLISECOND),
+            wait(Reason::Other, 6, 10 * MILLISECOND),
+            wait(Reason::Sleep, 99, 70 * MILLISECOND),
+            WaitGroup { comm: "main".into(), ..wait(Reason::Sleep, 0, 5 * MILLISECOND + 400) },
+        ],
+        stacks: vec![
+            lock_stack(1, &["handle_request", "worker_loop", "start_thread"]),
+            lock_stack(2, &["handle_request::{{closure}}", "worker_loop", "start_thread"]),
+            stack(3, &["pthread_mutex_unlock", "audit_log_write", "audit_loop", "start_thread"]),
+            stack(4, &["fsync", "handle_request", "worker_loop", "start_thread"]),
+            deep,
+            jit,
+        ],
+        ..sample::recording()
+    }
+}
+
+fn options(view: View, names: &BTreeMap<u64, String>) -> Options<'_> {
+    Options { view, in_operation: false, operation: None, lock_names: names }
+}
+
+fn names() -> BTreeMap<u64, String> {
+    BTreeMap::from([(0x55_5555_8040, "keysvc:g_keystore_lock".into())])
+}
+
+fn svg(recording: &Recording, options: &Options<'_>) -> String {
+    let mut svg = Vec::new();
+    write_with(recording, options, false, &mut svg).unwrap();
+    String::from_utf8(svg).unwrap()
+}
+
+fn sum(folded: &str) -> u64 {
+    folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+/// Check the folded text of each view.
+#[test]
+fn golden_folded() {
+    let names = names();
+    for view in [View::OffCpu, View::Locks, View::Wakers] {
+        let folded = fold(&recording(), &options(view, &names));
+        golden::check(&format!("flame-{}.folded", view.name()), &folded);
+    }
+}
+
+/// Check the graph of each view; the script is inferno's affair.
+#[test]
+fn golden_svg() {
+    let names = names();
+    for view in [View::OffCpu, View::Locks, View::Wakers] {
+        let svg = svg(&recording(), &options(view, &names));
+        check_xml(&svg);
+        golden::check(&format!("flame-{}.svg", view.name()), &svg);
+    }
+}
+
+/// Check that no time is lost to rounding, however it is spread.
+#[test]
+fn sums() {
+    let names = BTreeMap::new();
+    let total = |recording: &Recording| -> u64 {
+        recording.waits.iter().map(|wait| wait.total_ns + wait.run_queue_ns).sum()
+    };
+    let ordinary = recording();
+    let folded = fold(&ordinary, &options(View::OffCpu, &names));
+    assert_eq!(sum(&folded), (total(&ordinary) + 500) / 1000);
+    let tiny = Recording {
+        waits: (0..1000)
+            .map(|n| wait(Reason::Sleep, 0, 1 + n % 7))
+            .enumerate()
+            .map(|(n, wait)| WaitGroup { comm: format!("t{n}"), ..wait })
+            .collect(),
+        ..recording()
+    };
+    let folded = fold(&tiny, &options(View::OffCpu, &names));
+    assert_eq!(sum(&folded), (total(&tiny) + 500) / 1000);
+    assert!(folded.lines().all(|line| !line.ends_with(" 0")));
+}
+
+/// Check that the most that a recording can claim does not overflow.
+#[test]
+fn huge_times() {
+    let mut recording = recording();
+    recording.waits.iter_mut().for_each(|wait| wait.total_ns = u64::MAX);
+    let names = BTreeMap::new();
+    let folded = fold(&recording, &options(View::OffCpu, &names));
+    assert!(sum(&folded).abs_diff(u64::MAX / 1000) <= 1, "{folded}");
+    check_xml(&svg(&recording, &options(View::OffCpu, &names)));
+}
+
+/// Check which waits each filter leaves.
+#[test]
+fn filters() {
+    let (recording, names) = (recording(), BTreeMap::new());
+    let all = options(View::OffCpu, &names);
+    let inside = fold(&recording, &Options { in_operation: true, ..all });
+    assert_eq!(inside.lines().count(), 3, "{inside}");
+    let sign = fold(&recording, &Options { operation: Some("sign"), ..all });
+    assert_eq!(sign.lines().count(), 2, "{sign}");
+    assert!(sign.lines().all(|line| line.contains("key_lookup")), "{sign}");
+    let none = fold(&recording, &Options { operation: Some("decrypt"), ..all });
+    assert_eq!(none, "");
+}
+
+/// Check that a graph of nothing says so, and why.
+#[test]
+fn no_samples() {
+    let names = BTreeMap::new();
+    let mut recording = recording();
+    recording.target.comm = "a<b&c".into();
+    let filtered =
+        svg(&recording, &Options { operation: Some("none"), ..options(View::Locks, &names) });
+    check_xml(&filtered);
+    assert!(filtered.contains("no samples: the recording holds waits, but none"), "{filtered}");
+    recording.waits.clear();
+    let empty = svg(&recording, &options(View::OffCpu, &names));
+    check_xml(&empty);
+    assert!(empty.contains("no samples: the recording holds no waits"), "{empty}");
+}
+
+/// Check that names of any kind neither break the graph nor lose time.
+#[test]
+fn awkward_names() {
+    let awkward = [
+        "a;b",
+        "with spaces",
+        "operator<",
+        "x && y",
+        "bell\u{7}\u{0}\u{1b}[31m",
+        "two\nlines\r",
+        "pool 12",
+        "pool 1.5",
+        "# comment",
+        " padded ",
+        "",
+        "-",
+        "--",
+        "\"quoted\"",
+        "]]>",
+        "\u{fffe}\u{ffff}\u{2028}",
+        "Größe",
+        "\u{1f525}",
+        "name 3 ",
+        "x _[k]",
+    ];
+    let mut recording = recording();
+    recording.waits.clear();
+    recording.stacks.clear();
+    for (id, name) in (1..).zip(awkward) {
+        let mut leaf = stack(id, &[name, "main"]);
+        leaf.truncated = Some(name.into());
+        leaf.frames.insert(0, frame("", name, 0x10));
+        recording.stacks.push(leaf);
+        recording.waits.push(WaitGroup {
+            comm: name.into(),
+            waker: Waker::Thread { tid: 1, pid: 1, comm: name.into() },
+            waker_stack_id: id,
+            futex_address: id,
+            operation: Some(name.into()),
+            ..wait(Reason::Lock, id, 3 * MILLISECOND)
+        });
+    }
+    recording.target.comm = "a;<b&\u{1}".into();
+    let names: BTreeMap<u64, String> = (1..).zip(awkward.map(String::from)).collect();
+    for view in [View::OffCpu, View::Locks, View::Wakers] {
+        let operation = Some("bell\u{7}\u{0}\u{1b}[31m");
+        check_xml(&svg(&recording, &Options { operation, ..options(view, &names) }));
+        let folded = fold(&recording, &options(view, &names));
+        assert_eq!(sum(&folded), 3000 * awkward.len() as u64);
+        let svg = svg(&recording, &options(view, &names));
+        check_xml(&svg);
+        // All of the time is there, and no line was taken for a comment or a difference.
+        assert!(svg.contains(&format!("total_samples=\"{}\"", sum(&folded))), "{folded}");
+        assert!(!svg.contains("%; "), "{svg}");
+    }
+}
+
+/// Check that siblings one of whose names begins with the other's do not tear a frame apart.
+#[test]
+fn siblings_with_a_common_start() {
+    let mut recording = recording();
+    recording.stacks =
+        vec![stack(1, &["run"]), stack(2, &["run::inner"]), stack(3, &["leaf", "run"])];
+    recording.waits = (1..4).map(|id| wait(Reason::Sleep, id, MILLISECOND)).collect();
+    let names = BTreeMap::new();
+    let svg = svg(&recording, &options(View::OffCpu, &names));
+    assert_eq!(svg.matches("<title>run (").count(), 1, "{svg}");
+    assert!(svg.contains("<title>run (2,000 us, 66.67%)"), "{svg}");
+}
+
+/// Checks that an SVG is well-formed: tags that match, attributes that are quoted.
+fn check_xml(svg: &str) {
+    assert!(svg.starts_with("<?xml "), "{svg}");
+    assert!(svg.trim_end().ends_with("</svg>"), "{svg}");
+    assert!(!svg.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{svg:?}");
+    let mut reader = quick_xml::Reader::from_str(svg);
+    reader.config_mut().check_end_names = true;
+    loop {
+        match reader.read_event() {
+            Ok(quick_xml::events::Event::Eof) => break,
+            Ok(quick_xml::events::Event::Start(tag) | quick_xml::events::Event::Empty(tag)) => {
+                tag.attributes().for_each(|attribute| drop(attribute.unwrap()));
+            }
+            Ok(_) => {}
+            Err(error) => panic!("{error}: {svg}"),
+        }
+    }
+}
