@@ -19,6 +19,7 @@ use aya::{Ebpf, EbpfLoader};
 use thiserror::Error;
 
 pub use counts::{KernelCounts, SlotCounts};
+pub use scheduler::monotonic_ns;
 pub use syscalls::ProgramRuns;
 pub use unwind::{UnwindCounts, UnwindSizes};
 
@@ -244,7 +245,7 @@ impl Session {
             has_stacks: unwind.is_some(),
         };
         session.scheduler.attach(&mut session.object);
-        session.set_trace_start(scheduler::now_ns())?;
+        session.set_trace_start(monotonic_ns())?;
         session.set_taking(true)?;
         session.mode = session.choose_mode()?;
         Ok(session)

@@ -82,7 +82,7 @@ impl Scheduler {
 }
 
 /// The time on the clock that the programs read, `CLOCK_MONOTONIC`, in nanoseconds.
-pub fn now_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid buffer. The clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };

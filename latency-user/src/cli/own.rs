@@ -1,4 +1,4 @@
-//! The tracer's own process: its clock, its cost, its limits.
+//! The tracer's own process: its cost, its limits.
 
 /// Raises the limit of open files as far as it goes: every file that the target maps is held open.
 pub fn raise_open_files() {
@@ -10,14 +10,6 @@ pub fn raise_open_files() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
     }
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds: the clock of the records.
-pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid pointer; this clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// CPU time of this process, in nanoseconds.

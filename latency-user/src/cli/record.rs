@@ -17,7 +17,7 @@ use super::live::{Live, Printer};
 use super::own;
 use super::report::{render, write_report};
 use super::scheduler::Scheduler;
-use crate::attach::{Mode, Session, Settings, Site};
+use crate::attach::{self, Mode, Session, Settings, Site};
 use crate::plan::{Options, Plan, UserProbe};
 use crate::recording::{self, EndedBy, Finish, Recording, RecordingBuilder, RecordingFile};
 use crate::stream::{Record, Stream};
@@ -179,7 +179,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }
         .context("cannot wait for the target's end")?;
 
-    let start_ns = own::monotonic_ns();
+    let start_ns = attach::monotonic_ns();
     let has_ledger = !args.no_ledger && session.ledger_refusal().is_none();
     let builder = RecordingBuilder::new(header(&target, &plan, start_ns, has_ledger));
     let mut warnings = target.notes.clone();
@@ -311,7 +311,7 @@ impl Tracing<'_> {
             return;
         }
         let (_, lost) = self.session.completed_and_lost().unwrap_or_default();
-        let live = self.builder.live(own::monotonic_ns());
+        let live = self.builder.live(attach::monotonic_ns());
         let busiest = live.busiest.as_ref().and_then(|row| {
             Some((format!("{} {}", row.operation, row.algorithm), row.p50_ns?, row.p99_ns?))
         });
@@ -404,7 +404,7 @@ impl Tracing<'_> {
             ));
         }
         let mut recording = self.builder.finish(Finish {
-            end_ns: own::monotonic_ns(),
+            end_ns: attach::monotonic_ns(),
             ended_by,
             exit_status,
             counters: counts.counters,
