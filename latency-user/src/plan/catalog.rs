@@ -42,8 +42,10 @@ pub struct Entry {
     pub family: u8,
     /// Catalogued functions that every real call of it reaches with OpenSSL's own methods.
     pub inner: &'static [&'static str],
-    /// Whether libcrypto itself calls it only from within functions of this table.
-    pub is_low_level: bool,
+    /// What else a program must call for libcrypto itself to come here from outside of this
+    /// table's functions: texts in the names of those functions. Empty: nothing does. `None`:
+    /// not known.
+    pub other_callers: Option<&'static [&'static str]>,
 }
 
 impl Entry {
@@ -83,7 +85,7 @@ const fn entry(
         result,
         family,
         inner: &[],
-        is_low_level: false,
+        other_callers: None,
     }
 }
 
@@ -92,22 +94,58 @@ impl Entry {
         Self { inner, ..self }
     }
 
-    const fn low_level(self) -> Self {
-        Self { is_low_level: true, ..self }
+    /// libcrypto itself calls it only from this table's functions, and from others with these
+    /// texts in their names. Found by following every direct call of OpenSSL 3.0's libcrypto.
+    const fn only_inside(self, other_callers: &'static [&'static str]) -> Self {
+        Self { other_callers: Some(other_callers), ..self }
     }
 }
 
 const NONE: (LengthSource, u8) = (NO_LENGTH, NO_ARGUMENT);
 const X: u8 = NO_ARGUMENT;
 
+/// Signed messages, time stamps among them.
+const MESSAGES: &[&str] = &["CMS_", "PKCS7", "SMIME", "TS_RESP"];
+/// And the timestamps of certificate logs.
+const MESSAGES_OR_SCT: &[&str] = &["CMS_", "PKCS7", "SMIME", "TS_RESP", "SCT_"];
+
+/// The functions through which libcrypto itself calls all others of an operation: always probed,
+/// where the library has them.
+pub const fn wrappers(operation: Operation) -> [&'static str; 2] {
+    match operation {
+        Sign => ["EVP_DigestSign", "EVP_PKEY_sign"],
+        Verify => ["EVP_DigestVerify", "EVP_PKEY_verify"],
+    }
+}
+
+/// Texts that matter in the files of a target: names of catalogued functions, of what else leads
+/// to them, and of interpreters that call functions by names from a script.
+pub fn texts() -> Vec<String> {
+    let names = CATALOG.iter().map(|entry| entry.name);
+    let callers = CATALOG.iter().filter_map(|entry| entry.other_callers).flatten().copied();
+    let mut texts: Vec<String> =
+        names.chain(callers).chain([LUAJIT_TEXT]).map(str::to_owned).collect();
+    texts.sort();
+    texts.dedup();
+    texts
+}
+
+/// LuaJIT is often linked into a program statically; it names itself in its version.
+pub const LUAJIT_TEXT: &str = "LuaJIT";
+
+/// Libraries by which scripts and managed code call any function by a name that no mapped file
+/// needs to hold: file names start so.
+pub const FOREIGN_CALL_LIBRARIES: [&str; 6] =
+    ["libffi", "libluajit", "libjvm", "libcoreclr", "libmono", "libjulia"];
+
 /// The functions. Nesting is that of OpenSSL 1.1.1 and 3; a name that a library lacks is passed
 /// over when nesting is followed.
 #[rustfmt::skip] // One row, one line.
 pub const CATALOG: &[Entry] = &[
     entry("EVP_DigestSign", Sign, 1, (PointerToU64, 2), OneIsSuccess, family::NONE),
-    entry("EVP_DigestSignFinal", Sign, 1, (PointerToU64, 2), OneIsSuccess, family::NONE),
+    entry("EVP_DigestSignFinal", Sign, 1, (PointerToU64, 2), OneIsSuccess, family::NONE).only_inside(MESSAGES),
     entry("EVP_DigestVerify", Verify, X, (Argument, 2), OneIsSuccess, family::NONE),
-    entry("EVP_DigestVerifyFinal", Verify, X, (Argument, 2), OneIsSuccess, family::NONE),
+    entry("EVP_DigestVerifyFinal", Verify, X, (Argument, 2), OneIsSuccess, family::NONE).only_inside(MESSAGES_OR_SCT),
     entry("EVP_PKEY_sign", Sign, 1, (PointerToU64, 2), OneIsSuccess, family::NONE),
     entry("EVP_PKEY_verify", Verify, X, (Argument, 2), OneIsSuccess, family::NONE),
     entry("EVP_PKEY_sign_message_final", Sign, 1, (PointerToU64, 2), OneIsSuccess, family::NONE),
@@ -116,20 +154,20 @@ pub const CATALOG: &[Entry] = &[
     entry("EVP_SignFinal_ex", Sign, X, (PointerToU32, 2), OneIsSuccess, family::NONE).reaches(&["EVP_PKEY_sign"]),
     entry("EVP_VerifyFinal", Verify, X, (Argument, 2), OneIsSuccess, family::NONE).reaches(&["EVP_VerifyFinal_ex"]),
     entry("EVP_VerifyFinal_ex", Verify, X, (Argument, 2), OneIsSuccess, family::NONE).reaches(&["EVP_PKEY_verify"]),
-    entry("RSA_sign", Sign, X, (PointerToU32, 4), OneIsSuccess, family::RSA),
-    entry("RSA_verify", Verify, X, (Argument, 4), OneIsSuccess, family::RSA),
-    entry("RSA_private_encrypt", Sign, X, (ReturnValue, X), Length, family::RSA).low_level(),
-    entry("RSA_public_decrypt", Verify, X, (Argument, 0), Length, family::RSA).low_level(),
-    entry("ECDSA_sign", Sign, 3, (PointerToU32, 4), OneIsSuccess, family::ECDSA).reaches(&["ECDSA_sign_ex"]),
-    entry("ECDSA_sign_ex", Sign, 3, (PointerToU32, 4), OneIsSuccess, family::ECDSA).reaches(&["ECDSA_do_sign_ex"]).low_level(),
-    entry("ECDSA_verify", Verify, X, (Argument, 4), OneIsSuccess, family::ECDSA),
-    entry("ECDSA_do_sign", Sign, X, NONE, Pointer, family::ECDSA).reaches(&["ECDSA_do_sign_ex"]),
-    entry("ECDSA_do_sign_ex", Sign, X, NONE, Pointer, family::ECDSA),
-    entry("ECDSA_do_verify", Verify, X, NONE, OneIsSuccess, family::ECDSA),
+    entry("RSA_sign", Sign, X, (PointerToU32, 4), OneIsSuccess, family::RSA).only_inside(&[]),
+    entry("RSA_verify", Verify, X, (Argument, 4), OneIsSuccess, family::RSA).only_inside(&[]),
+    entry("RSA_private_encrypt", Sign, X, (ReturnValue, X), Length, family::RSA).only_inside(&["RSA_sign_ASN1"]),
+    entry("RSA_public_decrypt", Verify, X, (Argument, 0), Length, family::RSA).only_inside(&["RSA_verify_ASN1"]),
+    entry("ECDSA_sign", Sign, 3, (PointerToU32, 4), OneIsSuccess, family::ECDSA).reaches(&["ECDSA_sign_ex"]).only_inside(&[]),
+    entry("ECDSA_sign_ex", Sign, 3, (PointerToU32, 4), OneIsSuccess, family::ECDSA).reaches(&["ECDSA_do_sign_ex"]).only_inside(&[]),
+    entry("ECDSA_verify", Verify, X, (Argument, 4), OneIsSuccess, family::ECDSA).only_inside(&[]),
+    entry("ECDSA_do_sign", Sign, X, NONE, Pointer, family::ECDSA).reaches(&["ECDSA_do_sign_ex"]).only_inside(&[]),
+    entry("ECDSA_do_sign_ex", Sign, X, NONE, Pointer, family::ECDSA).only_inside(&[]),
+    entry("ECDSA_do_verify", Verify, X, NONE, OneIsSuccess, family::ECDSA).only_inside(&[]),
     entry("DSA_sign", Sign, 3, (PointerToU32, 4), OneIsSuccess, family::DSA),
     entry("DSA_verify", Verify, X, (Argument, 4), OneIsSuccess, family::DSA),
-    entry("DSA_do_sign", Sign, X, NONE, Pointer, family::DSA).low_level(),
-    entry("DSA_do_verify", Verify, X, NONE, OneIsSuccess, family::DSA).low_level(),
+    entry("DSA_do_sign", Sign, X, NONE, Pointer, family::DSA).only_inside(&[]),
+    entry("DSA_do_verify", Verify, X, NONE, OneIsSuccess, family::DSA).only_inside(&[]),
     entry("ED25519_sign", Sign, X, NONE, OneIsSuccess, family::ED25519),
     entry("ED25519_verify", Verify, X, NONE, OneIsSuccess, family::ED25519),
 ];
@@ -191,6 +229,11 @@ mod tests {
                 row.name
             );
             assert!(row.signature_argument == NO_ARGUMENT || row.operation == Operation::Sign);
+            for wrapper in wrappers(row.operation) {
+                let wrapper = CATALOG.iter().find(|entry| entry.name == wrapper).expect(wrapper);
+                assert_eq!(wrapper.operation, row.operation);
+                assert!(wrapper.other_callers.is_none(), "a wrapper is always probed");
+            }
         }
     }
 

@@ -23,7 +23,7 @@ pub use error::PlanError;
 pub use site::{DEFAULT_CODE_BYTES, Price, Site, cheapest as cheapest_site};
 pub use user::{Place, UserProbe};
 
-use crate::target::ElfFile;
+use crate::target::{ElfFile, Wanted};
 
 /// A probe's index has 12 bits in the attach cookie.
 pub const MAX_PROBES: usize = 4096;
@@ -40,8 +40,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Tells which function names a plan will ask for: what [`crate::target::Target::open`] needs.
-    pub fn wanted(&self) -> impl Fn(&str) -> bool + Send + Sync + 'static {
+    /// Tells which names a plan will ask for: what [`crate::target::Target::open`] needs.
+    pub fn wanted(&self) -> Wanted {
         let names: HashSet<String> = self
             .user_probes
             .iter()
@@ -50,7 +50,10 @@ impl Options {
                 Place::Offset(_) => None,
             })
             .collect();
-        move |name| find_in_catalog(name).is_some() || names.contains(name)
+        Wanted::new(
+            move |name| find_in_catalog(name).is_some() || names.contains(name),
+            catalog::texts(),
+        )
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use latency_common::algorithm::family;
+
 use super::catalog::{self, Entry};
 use super::site::{self, DEFAULT_CODE_BYTES, Price, Site};
 use super::{Options, Place, PlanError, Skipped, UserProbe};
@@ -223,45 +225,71 @@ fn candidates<'a>(file: &'a ElfFile, skip: &mut impl FnMut(&str, String)) -> Vec
     rows.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-/// A function whose probe is dear is not worth it if whoever calls it is seen anyhow. That is
-/// known in libcrypto itself only: others call it through their imports, and it calls itself from
-/// within functions that are probed. A copy of OpenSSL inside a program or plug-in is called by
-/// code in the same file, which no import shows.
+/// A probe is not worth its price where every call is nested in one that is seen anyhow: each hit
+/// costs the target a trap. That is known in libcrypto itself only: others call it by names that
+/// they must hold, and it calls itself from within functions that are probed. A copy of OpenSSL
+/// inside a program or plug-in is called by code in the same file, which no name shows.
+///
+/// DSA stays: its functions tell it from ECDSA, and cost nothing where there is none.
 fn reason_to_skip(
     candidate: &Candidate,
     candidates: &[Candidate],
     index: usize,
     files: &[ElfFile],
 ) -> Option<String> {
-    if candidate.site.price != Price::SingleStepped || !is_libcrypto(&files[index]) {
+    let entry = candidate.entry;
+    if !is_libcrypto(&files[index]) || files.iter().any(calls_by_any_name) {
         return None;
     }
-    let is_imported = files
-        .iter()
-        .enumerate()
-        .any(|(other, file)| other != index && file.facts.imports.contains(candidate.symbol));
-    if is_imported {
+    let is_mentioned = |text: &str| {
+        files
+            .iter()
+            .enumerate()
+            .any(|(at, file)| at != index && !file.expected && file.facts.may_mention(text))
+    };
+    if is_mentioned(candidate.symbol) {
         return None;
     }
-    let inner = catalog::reached_inside(candidate.entry).into_iter().find(|inner| {
+    let is_wrapped = catalog::wrappers(entry.operation).iter().all(|wrapper| {
+        candidates
+            .iter()
+            .any(|other| other.entry.name == *wrapper && other.prefix == candidate.prefix)
+    });
+    if is_wrapped
+        && entry.family != family::DSA
+        && entry.other_callers.is_some_and(|texts| !texts.iter().any(|text| is_mentioned(text)))
+    {
+        return Some(
+            "nothing in the target mentions it, and inside the library only functions call it \
+             that are probed themselves"
+                .to_owned(),
+        );
+    }
+    if candidate.site.price != Price::SingleStepped {
+        return None;
+    }
+    let inner = catalog::reached_inside(entry).into_iter().find(|inner| {
         candidates.iter().any(|other| {
             other.entry.name == inner.name
                 && other.prefix == candidate.prefix
                 && other.site.price == Price::Emulated
         })
-    });
-    if let Some(inner) = inner {
-        return Some(format!(
-            "its probe would be single-stepped, nothing in the target imports it, and every call \
-             of it reaches {}{}, which is probed",
-            candidate.prefix, inner.name
-        ));
+    })?;
+    Some(format!(
+        "its probe would be single-stepped, nothing in the target mentions it, and every call of \
+         it reaches {}{}, which is probed",
+        candidate.prefix, inner.name
+    ))
+}
+
+/// Whether a file runs scripts or managed code that can call any function by name.
+fn calls_by_any_name(file: &ElfFile) -> bool {
+    if file.expected {
+        return false;
     }
-    candidate.entry.is_low_level.then(|| {
-        "its probe would be single-stepped, nothing in the target imports it, and inside the \
-         library only functions call it that are probed themselves"
-            .to_owned()
-    })
+    let name = file.facts.soname.clone().unwrap_or_else(|| file.name());
+    catalog::FOREIGN_CALL_LIBRARIES.iter().any(|library| name.starts_with(library))
+        || file.facts.may_mention(catalog::LUAJIT_TEXT)
 }
 
 fn is_libcrypto(file: &ElfFile) -> bool {

@@ -15,7 +15,8 @@ const CODE_ADDRESS: u64 = 0x40_1040;
 /// Makes up a mapped file with these functions, 16 bytes apart.
 fn file(path: &str, functions: &[(&str, &[u8])]) -> ElfFile {
     let mut content = vec![0; CODE_OFFSET as usize];
-    let mut facts = ElfFacts { has_symbols: true, ..ElfFacts::default() };
+    let mut facts =
+        ElfFacts { has_symbols: true, texts: Some(BTreeSet::new()), ..ElfFacts::default() };
     for (index, (name, code)) in functions.iter().enumerate() {
         facts.functions.push(Function {
             name: (*name).to_owned(),
@@ -39,6 +40,7 @@ fn file(path: &str, functions: &[(&str, &[u8])]) -> ElfFile {
         facts.soname = Some(name.to_owned());
     }
     ElfFile {
+        expected: false,
         is_main_executable: !name.contains(".so"),
         path,
         deleted: false,
@@ -51,6 +53,7 @@ fn file(path: &str, functions: &[(&str, &[u8])]) -> ElfFile {
 fn importing(path: &str, imports: &[&str]) -> ElfFile {
     let mut file = file(path, &[]);
     file.facts.imports = imports.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    file.facts.texts = Some(file.facts.imports.clone());
     file
 }
 
@@ -97,28 +100,64 @@ fn probes_are_plain_data() {
 #[test]
 fn dear_probes_are_left_out() {
     let functions: [(&str, &[u8]); 5] = [
-        ("ECDSA_sign", SUB_RSP),
-        ("ECDSA_sign_ex", SUB_RSP),
-        ("ECDSA_do_sign_ex", PUSH),
+        ("EVP_SignFinal", SUB_RSP),
+        ("EVP_SignFinal_ex", SUB_RSP),
+        ("EVP_PKEY_sign", PUSH),
         ("RSA_private_encrypt", SUB_RSP),
         ("EVP_PKEY_verify", SUB_RSP),
     ];
     let library = || file("/lib/libcrypto.so.3", &functions);
     let alone = plan(&[library()]);
-    assert_eq!(planned(&alone), ["EVP_PKEY_verify", "ECDSA_do_sign_ex"]);
+    assert_eq!(planned(&alone), ["EVP_PKEY_sign", "EVP_PKEY_verify", "RSA_private_encrypt"]);
     let reasons = reasons(&alone);
-    assert!(reasons[0].0 == "RSA_private_encrypt" && reasons[0].1.contains("--probe-all"));
-    assert!(reasons[1].0 == "ECDSA_sign" && reasons[1].1.contains("reaches ECDSA_do_sign_ex"));
+    assert!(reasons[0].0 == "EVP_SignFinal" && reasons[0].1.contains("reaches EVP_PKEY_sign"));
+    assert!(reasons[1].0 == "EVP_SignFinal_ex" && reasons[1].1.contains("--probe-all"));
 
-    let imported = plan(&[library(), importing("/app", &["ECDSA_sign", "RSA_private_encrypt"])]);
+    let imported = plan(&[library(), importing("/app", &["EVP_SignFinal"])]);
     assert_eq!(
         planned(&imported),
-        ["EVP_PKEY_verify", "RSA_private_encrypt", "ECDSA_sign", "ECDSA_do_sign_ex"]
+        ["EVP_PKEY_sign", "EVP_PKEY_verify", "EVP_SignFinal", "RSA_private_encrypt"]
     );
     let all = Options { probe_all: true, ..Options::default() };
     assert_eq!(Plan::new(&[library()], &all).expect("planned").probes.len(), 5);
     assert_eq!(plan(&[file("/app", &functions)]).probes.len(), 5, "a static copy");
     assert_eq!(plan(&[file("/lib/plugin.so", &functions)]).probes.len(), 5, "a plug-in's copy");
+}
+
+/// Check that functions that are only called from within others are left out, however cheap, until
+/// some file mentions them, or what else leads to them, or can call by any name.
+#[test]
+fn nested_probes_are_left_out() {
+    let functions: [(&str, &[u8]); 5] = [
+        ("EVP_DigestSign", PUSH),
+        ("EVP_DigestSignFinal", PUSH),
+        ("EVP_PKEY_sign", PUSH),
+        ("RSA_sign", PUSH),
+        ("DSA_sign", PUSH),
+    ];
+    let library = || file("/lib/libcrypto.so.3", &functions);
+    let with = |file| planned(&plan(&[library(), file])).join(" ");
+    let outer = "EVP_DigestSign EVP_PKEY_sign DSA_sign";
+    let all = "EVP_DigestSign EVP_DigestSignFinal EVP_PKEY_sign RSA_sign DSA_sign";
+    assert_eq!(with(importing("/app", &["EVP_DigestSign"])), outer);
+    assert_eq!(
+        with(importing("/app", &["RSA_sign"])),
+        "EVP_DigestSign EVP_PKEY_sign RSA_sign DSA_sign"
+    );
+    assert_eq!(
+        with(importing("/lib/mail.so", &["CMS_"])),
+        "EVP_DigestSign EVP_DigestSignFinal EVP_PKEY_sign DSA_sign"
+    );
+    assert_eq!(with(importing("/lib/libffi.so.8", &[])), all);
+    assert_eq!(with(importing("/app", &["LuaJIT"])), all);
+    let mut unread = importing("/app", &[]);
+    unread.facts.texts = None;
+    assert_eq!(with(unread), all, "what was not searched may mention anything");
+    let mut expected = importing("/lib/libssl.so.3", &["RSA_sign"]);
+    expected.expected = true;
+    assert_eq!(with(expected), outer, "what is not mapped calls nothing");
+    let old = file("/lib/libcrypto.so.1.0.0", &functions[2..]);
+    assert_eq!(planned(&plan(&[old])).len(), 3, "without the wrappers, nothing is known");
 }
 
 /// Check that an inner function of another prefix does not stand in, and full names are shown.
@@ -179,6 +218,7 @@ fn user_probes() {
     assert_eq!(plan.skipped.len(), 1, "the catalogued RSA_sign");
 
     let wanted = options.wanted();
+    let wanted = |name: &str| (wanted.is_name)(name);
     assert!(wanted("hsm_sign") && wanted("EVP_DigestSign") && !wanted("main"));
 }
 
@@ -200,19 +240,24 @@ fn user_probe_errors() {
 /// Check that later files only append, and that a new importer brings a skipped function back.
 #[test]
 fn later_files() {
-    let functions: [(&str, &[u8]); 2] = [("ECDSA_sign", SUB_RSP), ("ECDSA_do_sign_ex", PUSH)];
+    let functions: [(&str, &[u8]); 4] = [
+        ("EVP_DigestSign", PUSH),
+        ("EVP_PKEY_sign", PUSH),
+        ("ECDSA_sign", SUB_RSP),
+        ("ECDSA_do_sign_ex", PUSH),
+    ];
     let mut files = vec![file("/lib/libcrypto.so.3", &functions)];
     let mut plan = plan(&files);
     let before = plan.probes.clone();
-    assert_eq!((before.len(), plan.skipped.len()), (1, 1));
-    assert_eq!(plan.extend(&files), 1..1);
+    assert_eq!((before.len(), plan.skipped.len()), (2, 2));
+    assert_eq!(plan.extend(&files), 2..2);
     files.push(importing("/lib/engine.so", &["ECDSA_sign"]));
     files.push(file("/lib/other.so", &[("RSA_sign", PUSH)]));
-    assert_eq!(plan.extend(&files), 1..3);
-    assert_eq!(plan.probes[..1], before[..]);
-    assert_eq!(planned(&plan)[1..], ["ECDSA_sign", "RSA_sign"]);
-    assert_eq!(plan.probes[2].cookie.probe, 2);
-    assert!(plan.skipped.is_empty());
+    assert_eq!(plan.extend(&files), 2..4);
+    assert_eq!(plan.probes[..2], before[..]);
+    assert_eq!(planned(&plan)[2..], ["ECDSA_sign", "RSA_sign"]);
+    assert_eq!(plan.probes[3].cookie.probe, 3);
+    assert_eq!(plan.skipped.len(), 1);
 }
 
 /// Check that no more probes are planned than a cookie can number.

@@ -10,7 +10,7 @@ use object::read::elf::{
 };
 use object::{Endianness, ReadCache, ReadRef};
 
-use super::version;
+use super::{Wanted, texts, version};
 
 /// A defined function.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -53,6 +53,8 @@ pub struct ElfFacts {
     pub functions: Vec<Function>,
     /// The wanted names it imports.
     pub imports: BTreeSet<String>,
+    /// The wanted texts it mentions anywhere, such as names for `dlsym`; `None`: not searched.
+    pub texts: Option<BTreeSet<String>>,
     /// A function by which it switches stacks: see [`super::Hazard::StackSwitching`].
     pub stack_switching: Option<String>,
     /// The segments that code is mapped from.
@@ -67,6 +69,11 @@ pub struct ElfFacts {
 }
 
 impl ElfFacts {
+    /// Whether the file may call, by name, a function whose name is or contains `text`.
+    pub fn may_mention(&self, text: &str) -> bool {
+        self.texts.as_ref().is_none_or(|texts| texts.contains(text))
+    }
+
     /// The file offset of an address, if it lies in an executable segment.
     pub fn file_offset(&self, value: u64) -> Option<u64> {
         let segment = self.executable_segments.iter().find(|segment| {
@@ -106,14 +113,16 @@ const STACK_SWITCHING: [&str; 6] = [
 
 /// Reads what is wanted of a file. It is read, not mapped: a file cut short while mapped would
 /// kill the tracer with SIGBUS.
-pub fn read(file: &File, wanted: &dyn Fn(&str) -> bool) -> ElfFacts {
+pub fn read(file: &File, wanted: &Wanted) -> ElfFacts {
     let cache = ReadCache::new(file);
     let mut facts = ElfFacts::default();
-    if let Err(reason) = fill(&mut facts, Capped(&cache), wanted) {
+    if let Err(reason) = fill(&mut facts, Capped(&cache), &*wanted.is_name) {
         facts.unreadable = Some(reason);
     }
     if facts.unreadable.is_none() {
         facts.openssl_version = version::find(file, &version::ranges(Capped(&cache)));
+        facts.texts =
+            texts::ranges(Capped(&cache)).and_then(|ranges| wanted.texts.find(file, &ranges));
     }
     facts.functions.sort();
     facts.functions.dedup_by(|a, b| a.name == b.name && a.value == b.value);

@@ -6,9 +6,13 @@ use proptest::prelude::*;
 
 const LIBCRYPTO: &str = "/usr/lib/x86_64-linux-gnu/libcrypto.so.3";
 
-fn facts_of(path: &str, wanted: &dyn Fn(&str) -> bool) -> Option<ElfFacts> {
+fn wanted(is_name: fn(&str) -> bool) -> Wanted {
+    Wanted::new(is_name, vec!["EVP_DigestSignFinal".into(), "strlen".into()])
+}
+
+fn facts_of(path: &str, is_name: fn(&str) -> bool) -> Option<ElfFacts> {
     match File::open(path) {
-        Ok(file) => Some(read(&file, wanted)),
+        Ok(file) => Some(read(&file, &wanted(is_name))),
         Err(error) => {
             eprintln!("skipped: {path}: {error}");
             None
@@ -19,7 +23,7 @@ fn facts_of(path: &str, wanted: &dyn Fn(&str) -> bool) -> Option<ElfFacts> {
 /// Check that values, sizes and the build id are those that readelf shows.
 #[test]
 fn agrees_with_readelf() {
-    let Some(facts) = facts_of(LIBCRYPTO, &|name| name.starts_with("EVP_DigestSign")) else {
+    let Some(facts) = facts_of(LIBCRYPTO, |name| name.starts_with("EVP_DigestSign")) else {
         return;
     };
     let Ok(output) = Command::new("readelf").args(["-nW", "--dyn-syms", LIBCRYPTO]).output() else {
@@ -47,8 +51,9 @@ fn agrees_with_readelf() {
 /// Check that only wanted names are kept, and that libc, which defines swapcontext, is no hazard.
 #[test]
 fn keeps_only_what_is_wanted() {
-    let Some(facts) = facts_of("/usr/lib/x86_64-linux-gnu/libc.so.6", &|_| false) else { return };
+    let Some(facts) = facts_of("/usr/lib/x86_64-linux-gnu/libc.so.6", |_| false) else { return };
     assert!(facts.functions.is_empty() && facts.imports.is_empty());
+    assert!(facts.may_mention("strlen") && !facts.may_mention("EVP_DigestSignFinal"));
     assert!(facts.has_symbols && facts.unreadable.is_none());
     assert_eq!(facts.stack_switching, None);
 }
@@ -59,7 +64,7 @@ fn keeps_only_what_is_wanted() {
 fn symbols_of_symtab() {
     let own = std::env::current_exe().expect("own path");
     let own = own.to_str().expect("UTF-8");
-    let facts = facts_of(own, &|name| name == "main").expect("own binary");
+    let facts = facts_of(own, |name| name == "main").expect("own binary");
     let main = facts.functions.first().expect("main");
     let offset = facts.file_offset(main.value).expect("in an executable segment");
     assert!(facts.code_bytes_from(offset).is_some_and(|left| left >= main.size_bytes));
@@ -83,7 +88,7 @@ fn read_bytes(bytes: &[u8]) -> ElfFacts {
     let mut file = tempfile::tempfile().expect("temporary file");
     file.write_all(bytes).expect("written");
     file.rewind().expect("rewound");
-    read(&file, &|_| true)
+    read(&file, &wanted(|_| true))
 }
 
 /// Check that each kind of foreign file is kept with its reason.
@@ -118,7 +123,7 @@ fn huge_sections_are_not_read() {
         eprintln!("skipped: no sparse file of 2 TiB here: {error}");
         return;
     }
-    assert!(read(&file, &|_| true).unreadable.is_some());
+    assert!(read(&file, &wanted(|_| true)).unreadable.is_some());
 }
 
 proptest! {

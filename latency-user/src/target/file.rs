@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::Wanted;
 use super::elf::{self, ElfFacts};
 use super::maps::{FileId, Mapping};
 
@@ -21,6 +22,8 @@ pub struct ElfFile {
     pub id: FileId,
     /// The mapped file itself.
     pub file: File,
+    /// Whether it is not mapped yet, and only may be later.
+    pub expected: bool,
     /// Whether it is the target's main executable.
     pub is_main_executable: bool,
     /// What was read of it.
@@ -83,7 +86,7 @@ pub(crate) fn open(
     pid: u32,
     mapping: &Mapping,
     is_main_executable: bool,
-    wanted: &dyn Fn(&str) -> bool,
+    wanted: &Wanted,
 ) -> Result<ElfFile, OpenError> {
     let exact = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     let file = match open_regular(Path::new(&exact)) {
@@ -105,16 +108,14 @@ pub(crate) fn open(
         deleted: mapping.deleted,
         id: mapping.file,
         file,
+        expected: false,
         is_main_executable,
         facts,
     })
 }
 
 /// Opens a file that is not mapped yet, by a path of the tracer's own mount namespace.
-pub(crate) fn open_expected(
-    path: &Path,
-    wanted: &dyn Fn(&str) -> bool,
-) -> Result<ElfFile, OpenError> {
+pub(crate) fn open_expected(path: &Path, wanted: &Wanted) -> Result<ElfFile, OpenError> {
     let path = path.canonicalize().map_err(OpenError::Io)?;
     let file = open_regular(&path)?;
     let metadata = file.metadata().map_err(OpenError::Io)?;
@@ -124,7 +125,7 @@ pub(crate) fn open_expected(
         inode: metadata.ino(),
     };
     let facts = elf::read(&file, wanted);
-    Ok(ElfFile { path, deleted: false, id, file, is_main_executable: false, facts })
+    Ok(ElfFile { path, deleted: false, id, file, expected: true, is_main_executable: false, facts })
 }
 
 fn open_by_path(pid: u32, mapping: &Mapping, is_main: bool) -> Result<File, OpenError> {

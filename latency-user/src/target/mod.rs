@@ -7,6 +7,7 @@ mod file;
 mod hazard;
 mod maps;
 mod process;
+mod texts;
 mod version;
 
 use std::collections::HashSet;
@@ -20,11 +21,24 @@ pub use file::ElfFile;
 pub use hazard::Hazard;
 pub use maps::{FileId, Mapping, parse as parse_maps};
 pub use process::Child;
+use texts::Texts;
 
 use file::OpenError;
 
-/// Tells which function names are worth keeping.
-type Wanted = Box<dyn Fn(&str) -> bool + Send + Sync>;
+/// What is worth keeping of the files' names.
+pub struct Wanted {
+    /// Whether a function of that name is.
+    pub(crate) is_name: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    /// Texts to look for among imports and constants.
+    texts: Texts,
+}
+
+impl Wanted {
+    /// Wants functions whose names pass, and to know which files mention which of `texts`.
+    pub fn new(is_name: impl Fn(&str) -> bool + Send + Sync + 'static, texts: Vec<String>) -> Self {
+        Self { is_name: Box::new(is_name), texts: Texts::new(texts) }
+    }
+}
 
 /// A running process, held by pidfd and start time: a PID given away again is nobody's.
 pub struct Target {
@@ -78,10 +92,7 @@ impl Target {
     /// # Errors
     ///
     /// See [`TargetError`]: there is no such process, it cannot be traced, or may not be read.
-    pub fn open(
-        pid: u32,
-        wanted: impl Fn(&str) -> bool + Send + Sync + 'static,
-    ) -> Result<Self, TargetError> {
+    pub fn open(pid: u32, wanted: Wanted) -> Result<Self, TargetError> {
         if pid == 0 {
             return Err(TargetError::PidZero);
         }
@@ -138,7 +149,7 @@ impl Target {
             files: Vec::new(),
             hazards: Vec::new(),
             notes,
-            wanted: Box::new(wanted),
+            wanted,
             seen: HashSet::new(),
         };
         if status.seccomp != 0 {
@@ -182,9 +193,15 @@ impl Target {
             }
             let is_main = mapping.path == self.exe;
             match file::open(self.pid, &mapping, is_main, &self.wanted) {
-                // Where maps and stat disagree on the device, an expected file may come again.
-                Ok(file) if self.files.iter().any(|known| file.is_same(known)) => {}
                 Ok(file) => {
+                    // An expected one that came, or, where maps and stat disagree on the device,
+                    // one that is known.
+                    if let Some(known) = self.files.iter().position(|it| file.is_same(it)) {
+                        if std::mem::take(&mut self.files[known].expected) {
+                            new.push(known);
+                        }
+                        continue;
+                    }
                     let index = self.files.len();
                     self.hazards.extend(hazard::of_file(index, &file));
                     self.files.push(file);
@@ -224,7 +241,6 @@ impl Target {
         for path in paths {
             let Ok(file) = file::open_expected(path, &self.wanted) else { continue };
             if !self.files.iter().any(|known| file.is_same(known)) {
-                self.seen.insert(file.id);
                 self.files.push(file);
             }
         }

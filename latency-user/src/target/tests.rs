@@ -48,7 +48,8 @@ fn has_started(pid: u32, name: &str) -> bool {
 #[test]
 fn own_process() {
     let pid = std::process::id();
-    let target = Target::open(pid, |name| name == "main").expect("own process");
+    let target =
+        Target::open(pid, Wanted::new(|name| name == "main", Vec::new())).expect("own process");
     assert_eq!(target.pid, pid);
     assert_eq!(target.exe, std::env::current_exe().expect("own path"));
     assert!(target.same_process() && target.shares_pid_namespace);
@@ -63,7 +64,7 @@ fn own_process() {
         eprintln!("skipped: the test runs in the first thread");
         return;
     }
-    let target = Target::open(tid, |_| false).expect("own thread");
+    let target = Target::open(tid, Wanted::new(|_| false, Vec::new())).expect("own thread");
     assert_eq!(target.pid, pid);
     assert!(target.notes.iter().any(|note| note.contains("is a thread of process")));
 }
@@ -71,7 +72,9 @@ fn own_process() {
 /// Check that what is no traceable process is refused by name and with a remedy.
 #[test]
 fn refusals() {
-    let refusal = |pid| Target::open(pid, |_| false).expect_err("refused").to_string();
+    let refusal = |pid| {
+        Target::open(pid, Wanted::new(|_| false, Vec::new())).expect_err("refused").to_string()
+    };
     assert!(refusal(0).contains("pgrep"));
     assert!(refusal(4_194_305).contains("no process has PID 4194305"), "{}", refusal(4_194_305));
     assert!(refusal(u32::MAX).contains("no process has PID"));
@@ -89,7 +92,7 @@ fn refusals() {
 fn exit_is_noticed() {
     let Some(mut sleep) = Spawned::new("sleep", &["60"]) else { return };
     wait_until("exec", || has_started(sleep.pid(), "sleep"));
-    let mut target = Target::open(sleep.pid(), |_| false).expect("sleep");
+    let mut target = Target::open(sleep.pid(), Wanted::new(|_| false, Vec::new())).expect("sleep");
     assert!(target.same_process());
     wait_until("libc", || {
         target.rescan().expect("scanned");
@@ -98,11 +101,11 @@ fn exit_is_noticed() {
     assert_eq!(target.rescan().expect("scanned"), Vec::<usize>::new());
     sleep.0.kill().expect("killed");
     wait_until("exit", || !target.same_process());
-    let error = Target::open(target.pid, |_| false).expect_err("zombie");
+    let error = Target::open(target.pid, Wanted::new(|_| false, Vec::new())).expect_err("zombie");
     assert!(matches!(error, TargetError::Zombie { .. }), "{error}");
     sleep.0.wait().expect("reaped");
     assert!(matches!(target.rescan(), Err(TargetError::Exited(_))));
-    let error = Target::open(target.pid, |_| false).expect_err("gone");
+    let error = Target::open(target.pid, Wanted::new(|_| false, Vec::new())).expect_err("gone");
     assert!(matches!(error, TargetError::NotFound(_)), "{error}");
 }
 
@@ -112,7 +115,7 @@ fn children_are_listed() {
     let Some(shell) = Spawned::new("sh", &["-c", "sleep 60 & wait"]) else { return };
     let listed = || process::children(shell.pid()).unwrap_or_default();
     wait_until("the child", || listed().iter().any(|child| child.comm == "sleep"));
-    let target = Target::open(shell.pid(), |_| false).expect("shell");
+    let target = Target::open(shell.pid(), Wanted::new(|_| false, Vec::new())).expect("shell");
     assert_eq!(target.children.len(), 1);
     for child in &target.children {
         // SAFETY: the process is a child of the shell that this test started.
@@ -134,7 +137,7 @@ fn deleted_program() {
     wait_until("exec", || has_started(sleep.pid(), "sleep (1) copy"));
     std::fs::remove_file(&path).expect("removed");
     std::fs::write(&path, "replaced").expect("written");
-    let target = Target::open(sleep.pid(), |_| false).expect("sleep");
+    let target = Target::open(sleep.pid(), Wanted::new(|_| false, Vec::new())).expect("sleep");
     let main = target.files.iter().find(|file| file.is_main_executable).expect("main executable");
     assert!(main.deleted, "{main:?}");
     assert_eq!(main.path, path);
@@ -148,7 +151,9 @@ fn stack_switching_is_found() {
         return;
     };
     wait_until("exec", || has_started(openssl.pid(), "openssl"));
-    let mut target = Target::open(openssl.pid(), |name| name == "EVP_DigestSign").expect("openssl");
+    let mut target =
+        Target::open(openssl.pid(), Wanted::new(|name| name == "EVP_DigestSign", Vec::new()))
+            .expect("openssl");
     wait_until("libcrypto", || {
         target.rescan().expect("scanned");
         target.files.iter().any(|file| file.name().starts_with("libcrypto"))

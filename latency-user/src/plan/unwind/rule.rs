@@ -65,13 +65,14 @@ fn operations<'a>(
     encoding: Encoding,
 ) -> Option<Vec<Operation<Slice<'a>>>> {
     const MAX_OPERATIONS: usize = 12;
-    let mut iterator = expression.operations(encoding);
+    let mut bytes = expression.0;
     let mut operations = Vec::new();
-    while let Some(operation) = iterator.next().ok()? {
-        if operations.len() == MAX_OPERATIONS {
+    while let Some(&code) = bytes.slice().first() {
+        // A value in pieces is no address; gimli multiplies a piece's size without a check.
+        if operations.len() == MAX_OPERATIONS || code == gimli::constants::DW_OP_piece.0 {
             return None;
         }
-        operations.push(operation);
+        operations.push(Operation::parse(&mut bytes, encoding).ok()?);
     }
     Some(operations)
 }
@@ -156,6 +157,8 @@ mod tests {
         assert_eq!(rule(&[0x70, 8, 0x06]), None);
         assert_eq!(rule(&[0xff]), None);
         assert_eq!(rule(&[0x96; 40]), None);
+        let huge = [0x93, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+        assert_eq!(rule(&huge), None);
     }
 
     proptest::proptest! {

@@ -133,7 +133,8 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
         // Its libraries are mapped once it sleeps.
         std::thread::sleep(std::time::Duration::from_millis(100));
-        let target = Target::open(child.id(), |_| false).unwrap();
+        let target =
+            Target::open(child.id(), crate::target::Wanted::new(|_| false, Vec::new())).unwrap();
         let mut tables = Tables::of(&target);
         child.kill().unwrap();
         child.wait().unwrap();
