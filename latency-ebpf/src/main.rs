@@ -17,6 +17,7 @@ mod return_probes;
 mod sched;
 mod task;
 mod threads;
+mod trap;
 mod unwind;
 
 use aya_ebpf::EbpfContext as _;
@@ -55,6 +56,29 @@ pub fn call_session(ctx: ProbeContext) -> u32 {
     // SAFETY: as above.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     calls::enter(&ctx, ctx.regs, cookie) as u32
+}
+
+/// Entry of the tracer's own function that [`trap`] is about.
+#[uprobe]
+pub fn trap_entry(_ctx: ProbeContext) -> u32 {
+    trap::entered();
+    0
+}
+
+/// Its return.
+#[uretprobe]
+pub fn trap_return(_ctx: RetProbeContext) -> u32 {
+    trap::returned();
+    0
+}
+
+/// Both, as for [`call_session`].
+#[uprobe]
+pub fn trap_session(ctx: ProbeContext) -> u32 {
+    // SAFETY: as for [`call_session`].
+    let (function_ip, ip) = unsafe { (bpf_get_func_ip(ctx.as_ptr()), (*ctx.regs).rip) };
+    if function_ip == ip { trap::entered() } else { trap::returned() }
+    0
 }
 
 /// A thread ends: forget its open call.

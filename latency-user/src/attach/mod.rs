@@ -5,6 +5,7 @@ mod namespace;
 mod object;
 mod scheduler;
 mod syscalls;
+mod trap;
 mod unwind;
 
 use std::fs::File;
@@ -21,6 +22,7 @@ use thiserror::Error;
 pub use counts::{KernelCounts, SlotCounts};
 pub use scheduler::monotonic_ns;
 pub use syscalls::ProgramRuns;
+pub use trap::TrapCost;
 pub use unwind::{UnwindCounts, UnwindSizes};
 
 use crate::plan::unwind::{ProcessTable, RowStore};
@@ -157,6 +159,8 @@ pub struct Session {
     watching: bool,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     slots: u32,
+    trap_cost: TrapCost,
+    trap_links: trap::Links,
     scheduler: scheduler::Scheduler,
     unwind: UnwindMaps,
     has_stacks: bool,
@@ -240,6 +244,8 @@ impl Session {
             watching: false,
             logger,
             slots,
+            trap_cost: TrapCost::default(),
+            trap_links: trap::Links::default(),
             scheduler,
             unwind: UnwindMaps::default(),
             has_stacks: unwind.is_some(),
@@ -248,6 +254,11 @@ impl Session {
         session.set_trace_start(monotonic_ns())?;
         session.set_taking(true)?;
         session.mode = session.choose_mode()?;
+        // Without it durations are a little short; that is no reason not to trace.
+        match trap::measure(&mut session.ebpf, &mut session.object, session.mode) {
+            Ok((cost, links)) => (session.trap_cost, session.trap_links) = (cost, links),
+            Err(error) => log::debug!("the cost of a trap is not known: {error}"),
+        }
         Ok(session)
     }
 
@@ -293,6 +304,11 @@ impl Session {
     /// How probes are attached.
     pub const fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// What a caller pays for the probes of an operation; zeroes if it could not be measured.
+    pub const fn trap_cost(&self) -> TrapCost {
+        self.trap_cost
     }
 
     /// Attaches probes to one file, for the target's threads alone.

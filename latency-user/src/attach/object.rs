@@ -40,6 +40,16 @@ pub const MULTI: &[Kind] = &[
     Kind { name: "call_entry", purpose: Purpose::Uprobe(UPROBE_MULTI), is_return: false },
 ];
 
+/// What [`super::Mode::Session`] loads to measure its own traps.
+pub const TRAP_SESSION: &[Kind] =
+    &[Kind { name: "trap_session", purpose: Purpose::Uprobe(UPROBE_SESSION), is_return: false }];
+
+/// What [`super::Mode::Multi`] loads to measure its own traps.
+pub const TRAP_MULTI: &[Kind] = &[
+    Kind { name: "trap_return", purpose: Purpose::Uprobe(UPROBE_MULTI), is_return: true },
+    Kind { name: "trap_entry", purpose: Purpose::Uprobe(UPROBE_MULTI), is_return: false },
+];
+
 /// The object's programs, relocated, and those loaded so far.
 pub struct Programs {
     object: Object,

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::attach::TrapCost;
 use crate::plan::{self, Plan};
 use crate::recording::{self, Header};
 use crate::target::{ElfFile, Target};
@@ -44,6 +45,7 @@ pub fn header(target: &Target, plan: &Plan, start_ns: u64, has_ledger: bool) -> 
             .map_or(0, |since| since.as_nanos() as u64),
         start_ns,
         has_ledger,
+        trap_cost: TrapCost::default(),
         target: recording::Target {
             pid: target.pid,
             comm: target.comm.clone(),

@@ -19,7 +19,7 @@ use super::report::{render, write_report};
 use super::scheduler::Scheduler;
 use crate::attach::{self, Mode, Session, Settings, Site};
 use crate::plan::{Options, Plan, UserProbe};
-use crate::recording::{self, EndedBy, Finish, Recording, RecordingBuilder, RecordingFile};
+use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
 use crate::stream::{Record, Stream};
 use crate::target::{Hazard, Target};
 
@@ -181,7 +181,8 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
 
     let start_ns = attach::monotonic_ns();
     let has_ledger = !args.no_ledger && session.ledger_refusal().is_none();
-    let builder = RecordingBuilder::new(header(&target, &plan, start_ns, has_ledger));
+    let known = header(&target, &plan, start_ns, has_ledger);
+    let builder = RecordingBuilder::new(Header { trap_cost: session.trap_cost(), ..known });
     let mut warnings = target.notes.clone();
     warnings.extend(plan.warnings.iter().cloned());
     warnings.extend(scheduler.warnings().iter().cloned());
@@ -416,6 +417,7 @@ impl Tracing<'_> {
                 peak_memory_bytes: own::peak_memory_bytes(),
                 program_run_ns: (runs.run_time_ns > 0).then_some(runs.run_time_ns),
                 program_runs: (runs.run_count > 0).then_some(runs.run_count),
+                trap: self.session.trap_cost(),
             },
             warnings,
         });

@@ -4,6 +4,8 @@ use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
 use latency_common::record::{OperationRecord, SlotKey, WaitRecord, outcome};
 
+use crate::attach::TrapCost;
+
 use super::histogram::SparseHistogram;
 use super::ledger::Ledgers;
 use super::live::{Live, LiveRow};
@@ -41,6 +43,8 @@ pub struct Header {
     pub probes: Vec<Probe>,
     /// The functions that could have been probed and were not.
     pub skipped: Vec<Skipped>,
+    /// What the probes of an operation cost its caller outside of the programs' clock.
+    pub trap_cost: TrapCost,
     /// Whether the scheduler is traced, so that [`OperationRecord::ledger`] tells something.
     pub has_ledger: bool,
 }
@@ -136,9 +140,16 @@ impl RecordingBuilder {
         self.received
     }
 
-    /// Takes one record. Records may come out of order.
+    /// Takes one record. Records may come out of order. Its duration is the programs'; what is
+    /// kept is the caller's, and the difference was spent on the CPU.
     #[inline]
     pub fn operation(&mut self, record: &OperationRecord) {
+        let mut record = *record;
+        let duration_ns = self.header.trap_cost.as_called_ns(record.duration_ns);
+        let outside_ns = duration_ns - record.duration_ns;
+        record.ledger.on_cpu_ns = record.ledger.on_cpu_ns.saturating_add(outside_ns);
+        record.duration_ns = duration_ns;
+        let record = &record;
         self.received += 1;
         if self.header.has_ledger
             && record.outcome != outcome::SIZE_QUERY
@@ -172,7 +183,8 @@ impl RecordingBuilder {
     /// Adds a histogram of the kernel, of one CPU or of all: the sum and the largest value in
     /// nanoseconds, and a count per bucket of [`latency_common::histogram`].
     pub fn kernel_histogram(&mut self, key: SlotKey, sum_ns: u64, max_ns: u64, counts: &[u64]) {
-        let histogram = SparseHistogram::from_kernel(sum_ns, max_ns, counts);
+        let mut histogram = SparseHistogram::from_kernel(sum_ns, max_ns, counts);
+        histogram.map_values(|duration_ns| self.header.trap_cost.as_called_ns(duration_ns));
         let row = self.row(key.operation, key.algorithm);
         self.rows[row].kernel_histogram(key, &histogram);
     }

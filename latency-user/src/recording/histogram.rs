@@ -132,6 +132,22 @@ impl SparseHistogram {
         histogram
     }
 
+    /// Replaces every value by another, in nanoseconds; `map` must rise with its argument, so that
+    /// buckets stay in order.
+    pub fn map_values(&mut self, map: impl Fn(u64) -> u64) {
+        if self.is_empty() {
+            return;
+        }
+        self.min_ns = map(self.min_ns);
+        self.max_ns = map(self.max_ns);
+        for (value_ns, count) in &mut self.buckets {
+            let mapped_ns = map(*value_ns);
+            let more_ns = mapped_ns.saturating_sub(*value_ns).saturating_mul(*count);
+            self.sum_ns = self.sum_ns.saturating_add(more_ns);
+            *value_ns = mapped_ns;
+        }
+    }
+
     /// Whether nothing was counted.
     pub fn is_empty(&self) -> bool {
         self.count == 0

@@ -1,5 +1,6 @@
 //! What a recording holds. This is the file's JSON as well; see docs/recording-format.md.
 
+use crate::attach::TrapCost;
 use latency_common::counter::Counter;
 use serde::{Deserialize, Serialize};
 
@@ -371,6 +372,10 @@ pub struct OwnCost {
     pub program_run_ns: Option<u64>,
     /// Runs of the eBPF programs, where the kernel counts them.
     pub program_runs: Option<u64>,
+    /// What the probes of an operation cost its caller, measured when tracing began. Durations
+    /// are the caller's: they have this in them. Zeroes: not measured, and not in them.
+    #[serde(default)]
+    pub trap: TrapCost,
 }
 
 impl Recording {

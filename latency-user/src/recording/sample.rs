@@ -4,6 +4,8 @@ use latency_common::histogram::{BUCKETS, bucket_of};
 
 use latency_common::wait::futex;
 
+use crate::attach::TrapCost;
+
 use super::{
     Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, Interval,
     IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Outcome, OwnCost, Price, Probe,
@@ -149,6 +151,12 @@ pub(crate) fn recording() -> Recording {
             peak_memory_bytes: 34 << 20,
             program_run_ns: Some(3_300_000),
             program_runs: Some(6164),
+            trap: TrapCost {
+                hot_outside_ns: 450,
+                cold_outside_ns: 2_100,
+                hot_pair_ns: 930,
+                cold_pair_ns: 4_300,
+            },
         },
         warnings: Vec::new(),
     }

@@ -9,6 +9,7 @@ use super::units::{
     duration, grouped, mebibytes, offset, plural, printable, rate, three_digits, utc,
 };
 use crate::aggregate::{Latency, Source};
+use crate::attach::TrapCost;
 use crate::recording::{EndedBy, Outcome, Price, rate_hz};
 use crate::report::{Operation, P99_SAMPLES, P999_SAMPLES, Report};
 
@@ -356,6 +357,14 @@ fn own_cost(report: &Report) -> String {
     {
         let runs = plural(runs, "probe run", "probe runs");
         text.push_str(&format!("; {runs} in the target, {} each", duration(each_ns)));
+    }
+    let TrapCost { hot_pair_ns, cold_pair_ns, .. } = cost.trap;
+    if cold_pair_ns > 0 {
+        text.push_str(&format!(
+            "; probing costs each operation {} to {}, which its time includes",
+            duration(hot_pair_ns.min(cold_pair_ns)),
+            duration(cold_pair_ns.max(hot_pair_ns))
+        ));
     }
     text
 }
