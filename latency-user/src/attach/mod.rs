@@ -254,11 +254,6 @@ impl Session {
         session.set_trace_start(monotonic_ns())?;
         session.set_taking(true)?;
         session.mode = session.choose_mode()?;
-        // Without it durations are a little short; that is no reason not to trace.
-        match trap::measure(&mut session.ebpf, &mut session.object, session.mode) {
-            Ok((cost, links)) => (session.trap_cost, session.trap_links) = (cost, links),
-            Err(error) => log::debug!("the cost of a trap is not known: {error}"),
-        }
         Ok(session)
     }
 
@@ -306,7 +301,18 @@ impl Session {
         self.mode
     }
 
-    /// What a caller pays for the probes of an operation; zeroes if it could not be measured.
+    /// Measures what a caller pays for the probes of an operation, on a function of the tracer's
+    /// own; zeroes if that cannot be done. Takes some ten milliseconds.
+    pub fn measure_trap_cost(&mut self) -> TrapCost {
+        // Without it durations are a little short; that is no reason not to trace.
+        match trap::measure(&mut self.ebpf, &mut self.object, self.mode) {
+            Ok((cost, links)) => (self.trap_cost, self.trap_links) = (cost, links),
+            Err(error) => log::debug!("the cost of a trap is not known: {error}"),
+        }
+        self.trap_cost
+    }
+
+    /// What [`Self::measure_trap_cost`] found.
     pub const fn trap_cost(&self) -> TrapCost {
         self.trap_cost
     }

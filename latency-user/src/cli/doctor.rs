@@ -1,5 +1,6 @@
 //! `latency doctor`: whether this machine can trace, and what tracing a process would do to it.
-//! Loads the programs, to see whether the kernel takes them, and attaches nothing.
+//! Loads the programs, to see whether the kernel takes them, and attaches nothing to any process
+//! but itself, to see what a probe costs here.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,9 +11,13 @@ use latency_common::probe::LengthSource;
 use super::args::DoctorArgs;
 use super::describe;
 use super::record::{self, DEFAULT_RING_BYTES};
-use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings};
+use crate::aggregate::duration;
+use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings, TrapCost};
 use crate::plan::{Plan, Price};
 use crate::target::{Hazard, Target};
+
+/// How probes attach, and what they cost; nothing where they cannot.
+type Probing = Option<(Mode, TrapCost)>;
 
 /// What a check found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,9 +59,9 @@ impl Page {
 /// The process cannot be looked at.
 pub fn run(args: &DoctorArgs) -> Result<bool> {
     let mut page = Page::default();
-    let mode = machine(&mut page);
+    let probing = machine(&mut page);
     let result = match args.pid {
-        Some(pid) => process(&mut page, args, pid, mode),
+        Some(pid) => process(&mut page, args, pid, probing),
         None => Ok(()),
     };
     super::print(page.text.as_bytes())?;
@@ -64,7 +69,7 @@ pub fn run(args: &DoctorArgs) -> Result<bool> {
     Ok(page.broken)
 }
 
-fn machine(page: &mut Page) -> Option<Mode> {
+fn machine(page: &mut Page) -> Probing {
     page.heading("Machine");
     let host = describe::host();
     let supported = cfg!(target_arch = "x86_64");
@@ -105,7 +110,7 @@ fn machine(page: &mut Page) -> Option<Mode> {
         unwind: None,
     };
     match Session::load(settings) {
-        Ok(session) => {
+        Ok(mut session) => {
             let mode = session.mode();
             let what = match mode {
                 Mode::Session => {
@@ -116,7 +121,7 @@ fn machine(page: &mut Page) -> Option<Mode> {
             };
             page.check(Finding::Fine, "the kernel takes the eBPF programs");
             page.check(Finding::Fine, &format!("probes attach by {}: {what}", mode.name()));
-            Some(mode)
+            Some((mode, session.measure_trap_cost()))
         }
         Err(error) => {
             page.check(Finding::Broken, &error.to_string());
@@ -166,7 +171,7 @@ fn lockdown(page: &mut Page) {
     }
 }
 
-fn process(page: &mut Page, args: &DoctorArgs, pid: u32, mode: Option<Mode>) -> Result<()> {
+fn process(page: &mut Page, args: &DoctorArgs, pid: u32, probing: Probing) -> Result<()> {
     let (target, plan) = record::look(pid, &args.probe, args.probe_all)?;
     page.heading(&format!("Process {} ({}), {}", target.pid, target.comm, target.exe.display()));
     for note in &target.notes {
@@ -187,7 +192,7 @@ fn process(page: &mut Page, args: &DoctorArgs, pid: u32, mode: Option<Mode>) -> 
     }
     probes(page, &target, &plan);
     memory_reads(page, &plan);
-    cost(page, &plan, mode);
+    cost(page, &plan, probing);
     Ok(())
 }
 
@@ -299,16 +304,27 @@ fn memory_reads(page: &mut Page, plan: &Plan) {
     let _ = writeln!(page.text, "  No message, key or signature byte is ever read.");
 }
 
-fn cost(page: &mut Page, plan: &Plan, mode: Option<Mode>) {
+fn cost(page: &mut Page, plan: &Plan, probing: Probing) {
     page.heading("Cost");
-    let _ = writeln!(
-        page.text,
-        "  each operation: about 1 µs in the process for the outermost call{}",
-        match mode {
-            Some(Mode::Session) => ", half as much for each nested one",
-            _ => ", and for each nested one",
+    let mode = probing.map(|(mode, _)| mode);
+    let nested = match mode {
+        Some(Mode::Session) => "half as much for each call nested in one",
+        _ => "as much again for each call nested in one",
+    };
+    match probing {
+        Some((_, TrapCost { hot_pair_ns, cold_pair_ns, .. })) if cold_pair_ns > 0 => {
+            let _ = writeln!(
+                page.text,
+                "  each operation: {} in the process, {} where the caches are cold (measured just \
+                 now); {nested}",
+                duration(hot_pair_ns),
+                duration(cold_pair_ns),
+            );
         }
-    );
+        _ => {
+            let _ = writeln!(page.text, "  each operation: about 1 µs in the process; {nested}");
+        }
+    }
     let stepped: Vec<&str> = plan
         .probes
         .iter()

@@ -163,6 +163,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         unwind: scheduler.sizes(),
     })?;
     scheduler.give_rows(&mut session)?;
+    let trap_cost = session.measure_trap_cost();
     let path = output_path(args, &target);
     let file = RecordingFile::create(&path)?;
     let stream = Stream::new(session.take_ring()?);
@@ -182,7 +183,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let start_ns = attach::monotonic_ns();
     let has_ledger = !args.no_ledger && session.ledger_refusal().is_none();
     let known = header(&target, &plan, start_ns, has_ledger);
-    let builder = RecordingBuilder::new(Header { trap_cost: session.trap_cost(), ..known });
+    let builder = RecordingBuilder::new(Header { trap_cost, ..known });
     let mut warnings = target.notes.clone();
     warnings.extend(plan.warnings.iter().cloned());
     warnings.extend(scheduler.warnings().iter().cloned());
