@@ -2,11 +2,15 @@
 
 mod accuracy;
 mod machine;
+mod nginx;
+mod peer;
 mod probe_cost;
+mod service_slowdown;
 mod settings;
 mod spread;
 mod start;
 mod stream;
+mod switch_cost;
 mod table;
 mod target;
 mod tracer;
@@ -22,7 +26,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use self::{machine::Machine, settings::Settings, table::Table};
-use crate::{process, workload, workspace};
+use crate::{debian, process, workload, workspace};
 
 /// Measure the tracer on this machine and print a table for each bench.
 ///
@@ -62,6 +66,10 @@ enum Name {
     Accuracy,
     /// What a traced call costs the target
     ProbeCost,
+    /// What following the scheduler costs other programs
+    SwitchCost,
+    /// Requests that a service loses while it is traced
+    ServiceSlowdown,
 }
 
 impl Name {
@@ -71,6 +79,8 @@ impl Name {
             Self::Stream => stream::measure(settings),
             Self::Accuracy => accuracy::measure(settings),
             Self::ProbeCost => probe_cost::measure(settings),
+            Self::SwitchCost => switch_cost::measure(settings),
+            Self::ServiceSlowdown => service_slowdown::measure(settings),
         }
     }
 
@@ -123,6 +133,7 @@ impl Bench {
         for name in ["keysvc", "tiny"] {
             workload::compile(name, &folder)?;
         }
+        install_peers();
         Ok(folder)
     }
 
@@ -188,6 +199,27 @@ impl Bench {
         names.sort_unstable();
         names.dedup();
         names
+    }
+}
+
+/// Installs what the tracer is measured beside, where that is easy. What is missing all the same is
+/// a row of the table that says so.
+fn install_peers() {
+    const PROGRAMS: [&str; 2] = ["nginx", "wrk"];
+    let mut packages: Vec<&str> = PROGRAMS.to_vec();
+    packages.extend(peer::Peer::ALL.map(peer::Peer::package));
+    packages.sort_unstable();
+    packages.dedup();
+    if !debian::is_debian() {
+        return;
+    }
+    let missing = debian::missing(&packages);
+    if missing.is_empty() {
+        return;
+    }
+    eprintln!("xtask: installing {} to measure beside them", missing.join(", "));
+    if let Err(error) = debian::update().and_then(|()| debian::install(&missing)) {
+        eprintln!("xtask: {error:#}");
     }
 }
 

@@ -94,10 +94,15 @@ impl Target {
     pub fn busy(command: &mut Command) -> Result<Self> {
         let mut target = Self::start(command)?;
         std::thread::sleep(Duration::from_millis(500));
-        if let Some(status) = target.child.try_wait()? {
-            bail!("`{}` ended at once: {status}", target.name);
-        }
+        target.still_runs()?;
         Ok(target)
+    }
+
+    /// Makes sure that it has not ended by itself.
+    pub fn still_runs(&mut self) -> Result<()> {
+        let Some(status) = self.child.try_wait()? else { return Ok(()) };
+        let said: Vec<String> = self.stderr.try_iter().map(|(_, line)| line).collect();
+        bail!("`{}` ended at once: {status}\n{}", self.name, said.join("\n"))
     }
 
     /// Waits for a line on stdout.

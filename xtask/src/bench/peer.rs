@@ -1,0 +1,120 @@
+//! The tools that people use today, attached to the same process.
+
+use std::{process::Command, time::Duration};
+
+use anyhow::Result;
+
+use super::{settings::Settings, target::Target};
+use crate::process;
+
+/// A tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Latency of one function, as a histogram: a pair of probes and a hash map.
+    FuncLatency,
+    /// The same by a script.
+    Bpftrace,
+    /// Off-CPU stacks by frame pointers.
+    OffCpuTime,
+    /// Samples with frame pointers.
+    PerfRecord,
+    /// Samples with copies of the stack.
+    PerfDwarf,
+    /// System calls.
+    PerfTrace,
+    /// System calls, by ptrace.
+    Strace,
+}
+
+impl Peer {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::FuncLatency,
+        Self::Bpftrace,
+        Self::OffCpuTime,
+        Self::PerfRecord,
+        Self::PerfDwarf,
+        Self::PerfTrace,
+        Self::Strace,
+    ];
+
+    /// How the table names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FuncLatency => "funclatency, of one function",
+            Self::Bpftrace => "bpftrace, histogram of one function",
+            Self::OffCpuTime => "offcputime",
+            Self::PerfRecord => "perf record -F 99 -g",
+            Self::PerfDwarf => "perf record -F 99 --call-graph dwarf",
+            Self::PerfTrace => "perf trace -s",
+            Self::Strace => "strace -f -c",
+        }
+    }
+
+    const fn program(self) -> &'static str {
+        match self {
+            Self::FuncLatency => "funclatency",
+            Self::Bpftrace => "bpftrace",
+            Self::OffCpuTime => "offcputime",
+            Self::PerfRecord | Self::PerfDwarf | Self::PerfTrace => "perf",
+            Self::Strace => "strace",
+        }
+    }
+
+    /// Debian's package.
+    pub const fn package(self) -> &'static str {
+        match self {
+            Self::FuncLatency | Self::OffCpuTime => "libbpf-tools",
+            Self::Bpftrace => "bpftrace",
+            Self::PerfRecord | Self::PerfDwarf | Self::PerfTrace => "linux-perf",
+            Self::Strace => "strace",
+        }
+    }
+
+    /// Whether it can be started.
+    pub fn is_installed(self) -> bool {
+        let look = format!("command -v {}", self.program());
+        process::probe(Command::new("sh").args(["-c", &look])).is_some()
+    }
+
+    /// Attaches it to a process, of which `function` (`LIBRARY:FUNCTION`) is what it times. It has
+    /// two seconds to get ready, since most say nothing when they are.
+    ///
+    /// # Errors
+    /// It ended at once.
+    pub fn attach(self, settings: &Settings, pid: u32, function: &str) -> Result<Target> {
+        let pid = pid.to_string();
+        let data = settings.folder.join("perf.data");
+        let mut command = Command::new(self.program());
+        match self {
+            Self::FuncLatency => {
+                // It finds `libNAME.so` among the process's mappings by NAME.
+                let (library, symbol) = function.rsplit_once(':').unwrap_or(("", function));
+                let file = library.rsplit('/').next().unwrap_or(library);
+                let name = file.strip_prefix("lib").unwrap_or(file);
+                let name = name.split(".so").next().unwrap_or(name);
+                command.args(["-p", &pid, &format!("{name}:{symbol}")])
+            }
+            Self::Bpftrace => {
+                let script = format!(
+                    "uprobe:{function} {{ @start[tid] = nsecs; }} uretprobe:{function} \
+                     /@start[tid]/ {{ @ = hist(nsecs - @start[tid]); delete(@start[tid]); }}"
+                );
+                command.args(["-p", &pid, "-e", &script])
+            }
+            Self::OffCpuTime => command.args(["-p", &pid]),
+            Self::PerfRecord => {
+                command.args(["record", "-q", "-F", "99", "-g", "-p", &pid, "-o"]).arg(data)
+            }
+            Self::PerfDwarf => command
+                .args(["record", "-q", "-F", "99", "--call-graph", "dwarf", "-p", &pid, "-o"])
+                .arg(data),
+            Self::PerfTrace => command.args(["trace", "-s", "-p", &pid]),
+            Self::Strace => command.args(["-f", "-c", "-p", &pid]),
+        };
+        let mut peer = Target::busy(&mut command)?;
+        std::thread::sleep(Duration::from_millis(1_500));
+        peer.still_runs()?;
+        Ok(peer)
+    }
+}
