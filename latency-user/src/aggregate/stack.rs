@@ -15,10 +15,14 @@ const WRAPPERS: [&str; 9] = [
     "__gthread_",
 ];
 
-/// A frame as text: the function, or where the address lies.
+/// A frame as text: the function, with its line of source where that is known, or where the address
+/// lies.
 pub(crate) fn frame_text(frame: &Frame) -> String {
     match &frame.function {
-        Some(function) => function.clone(),
+        Some(function) => match frame.source() {
+            Some(source) => format!("{function} ({source})"),
+            None => function.clone(),
+        },
         None if frame.module.is_empty() => format!("0x{:x}", frame.address),
         None => format!("{}+0x{:x}", frame.module, frame.module_address),
     }
@@ -49,6 +53,7 @@ mod tests {
             function: function.map(String::from),
             module: module.into(),
             module_address: 0x1234,
+            ..Frame::default()
         }
     }
 
@@ -56,6 +61,9 @@ mod tests {
     #[test]
     fn texts() {
         assert_eq!(frame_text(&frame(Some("sign"), "keysvc")), "sign");
+        let mut with_line = frame(Some("sign"), "keysvc");
+        (with_line.file, with_line.line) = (Some("/src/keysvc.c".into()), Some(120));
+        assert_eq!(frame_text(&with_line), "sign (keysvc.c:120)");
         assert_eq!(frame_text(&frame(None, "libc.so.6")), "libc.so.6+0x1234");
         assert_eq!(frame_text(&frame(None, "")), "0x7f001234");
     }

@@ -86,6 +86,15 @@ pub struct RecordArgs {
     /// longer
     #[arg(long, conflicts_with = "no_ledger")]
     pub stacks: bool,
+    /// Put inlined functions and lines of source into the stacks, from debug information; ending
+    /// takes longer, with large programs some seconds
+    #[arg(long, requires = "stacks")]
+    pub lines: bool,
+    /// Ask the servers in DEBUGINFOD_URLS for symbols that are not installed, through the program
+    /// debuginfod-find, at the end and for 30 s at most; without this, nothing is ever asked of the
+    /// network
+    #[arg(long, requires = "stacks")]
+    pub debuginfod: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10us", env = "LATENCY_MIN_WAIT")]
     pub min_wait: Duration,
@@ -123,6 +132,9 @@ pub struct FlameArgs {
     /// Only waits inside operations of this name, such as sign
     #[arg(long, value_name = "NAME")]
     pub operation: Option<String>,
+    /// Tell the lines of source apart, if the recording was made with --lines
+    #[arg(long)]
+    pub lines: bool,
     /// Folded stacks, with times in microseconds, instead of a graph
     #[arg(short, long)]
     pub folded: bool,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use super::args::FlameArgs;
-use crate::recording::{self, Recording};
+use crate::recording::{self, Recording, Stack};
 use crate::render::flame::{self, Options};
 
 /// Runs `latency flame`.
@@ -16,7 +16,10 @@ use crate::render::flame::{self, Options};
 /// # Errors
 /// The recording cannot be read, or has no such operation, or the graph cannot be written.
 pub fn run(args: &FlameArgs) -> Result<()> {
-    let recording = recording::read(&args.file)?;
+    let mut recording = recording::read(&args.file)?;
+    if !args.lines {
+        recording.stacks.iter_mut().for_each(Stack::forget_lines);
+    }
     check_operation(args, &recording)?;
     let named = recording.locks.iter();
     let lock_names = named.filter_map(|lock| Some((lock.address, lock.name.clone()?))).collect();

@@ -6,6 +6,7 @@ mod describe;
 mod doctor;
 mod flame;
 mod live;
+mod names;
 mod own;
 mod record;
 mod report;

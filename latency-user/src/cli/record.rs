@@ -151,7 +151,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         return Err(plan.explain_empty(&target).into());
     }
     refuse_hazards(&target, &plan)?;
-    let scheduler = Scheduler::prepare(&target, args.stacks);
+    let scheduler = Scheduler::prepare(&target, args)?;
     let mut session = Session::load(Settings {
         pid: target.pid,
         ring_bytes: args.ring_size,
@@ -328,6 +328,7 @@ impl Tracing<'_> {
     fn rescan(&mut self) {
         // A target that is gone ends the run by its pidfd.
         let Ok(new) = self.target.rescan() else { return };
+        self.scheduler.see(&self.target);
         if new.is_empty() {
             return;
         }

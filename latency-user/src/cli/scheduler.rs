@@ -3,15 +3,18 @@
 
 use std::collections::HashMap;
 
+use anyhow::Result;
 use latency_common::counter::Counter;
 use latency_common::unwind::{StackEnd, UnwindCounter};
 
+use super::args::RecordArgs;
+use super::names::Names;
 use crate::attach::{AttachError, KernelCounts, Session, UnwindSizes};
 use crate::plan::unwind::Tables;
 use crate::recording::{Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
-use crate::symbolize::{RawStack, Symbolizer, modules_of};
-use crate::target::{Mapping, Target};
+use crate::symbolize::RawStack;
+use crate::target::Target;
 
 /// Most distinct stacks that are kept; the kernel side sends each once.
 const MAX_STACKS: usize = 65_536;
@@ -20,24 +23,26 @@ const MAX_STACKS: usize = 65_536;
 pub struct Scheduler {
     tables: Option<Tables>,
     stacks: HashMap<u64, Stack>,
-    /// Where the target maps what, when tracing began.
-    mappings: Vec<Mapping>,
+    names: Names,
     pid: u32,
     comm: String,
 }
 
 impl Scheduler {
-    /// Compiles the target's unwind rows, if stacks are wanted.
-    pub fn prepare(target: &Target, stacks: bool) -> Self {
-        let tables = stacks.then(|| Tables::of(target));
-        Self {
-            tables,
-            stacks: HashMap::new(),
-            // A target that is gone already has nothing to name.
-            mappings: target.mappings().unwrap_or_default(),
-            pid: target.pid,
-            comm: target.comm.clone(),
-        }
+    /// Compiles the target's unwind rows, if stacks are wanted, and holds what names are made of.
+    ///
+    /// # Errors
+    /// As for [`Names::hold`].
+    pub fn prepare(target: &Target, args: &RecordArgs) -> Result<Self> {
+        let names = Names::hold(target, args)?;
+        let tables = args.stacks.then(|| Tables::of(target));
+        let (pid, comm) = (target.pid, target.comm.clone());
+        Ok(Self { tables, stacks: HashMap::new(), names, pid, comm })
+    }
+
+    /// Takes note of what the target maps now.
+    pub fn see(&mut self, target: &Target) {
+        self.names.see(target);
     }
 
     /// How much room the kernel side needs for the rows.
@@ -85,13 +90,7 @@ impl Scheduler {
 
     /// Puts the stacks that the recording's waits refer to into it, with names, and names its
     /// locks.
-    pub fn finish(&self, target: &Target, recording: &mut Recording) {
-        // Without unwind rows there are no stacks, but the locks still have names.
-        let mappings = match &self.tables {
-            Some(tables) => tables.mappings.clone(),
-            None => self.mappings.clone(),
-        };
-        let mut symbolizer = Symbolizer::new(modules_of(&mappings, &target.files));
+    pub fn finish(&mut self, target: &Target, recording: &mut Recording) {
         let mut wanted: Vec<u64> = recording
             .waits
             .iter()
@@ -102,10 +101,7 @@ impl Scheduler {
         wanted.dedup();
         let raw: Vec<RawStack> =
             wanted.iter().filter_map(|id| self.stacks.get(id)).map(raw).collect();
-        recording.stacks = symbolizer.resolve(&raw);
-        for lock in &mut recording.locks {
-            lock.name = symbolizer.name_data(lock.address);
-        }
+        self.names.give(target, &raw, recording);
         recording.classify_locks();
     }
 

@@ -184,6 +184,7 @@ fn stack(id: u64, frames: &[(&str, &str)]) -> Stack {
         function: (!function.is_empty()).then(|| function.into()),
         module: module.into(),
         module_address: 0x1000 + at as u64 * 16,
+        ..Frame::default()
     });
     Stack { id, frames: frames.collect(), ..Stack::default() }
 }

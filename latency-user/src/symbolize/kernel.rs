@@ -135,11 +135,14 @@ impl KernelSymbols {
                 function: Some(text(&self.names, function).to_owned()),
                 module: module(usize::from(function.module)),
                 module_address: address,
+                ..Frame::default()
             },
             None if self.is_hidden() => {
                 Frame { function: Some(KERNEL.into()), module: module(0), ..Frame::default() }
             }
-            None => Frame { address, module: module(0), module_address: address, function: None },
+            None => {
+                Frame { address, module: module(0), module_address: address, ..Frame::default() }
+            }
         }
     }
 

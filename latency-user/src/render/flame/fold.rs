@@ -147,7 +147,10 @@ fn push_waker(frames: &mut Vec<String>, wait: &WaitGroup, stack: Option<&Stack>)
 
 fn label(frame: &Frame) -> String {
     match &frame.function {
-        Some(function) => escaped(function),
+        Some(function) => match frame.source() {
+            Some(source) => escaped(&format!("{function} ({source})")),
+            None => escaped(function),
+        },
         // Addresses that are nowhere say nothing, and would make a frame for each.
         None if frame.module.is_empty() => "[unknown]".into(),
         None => {

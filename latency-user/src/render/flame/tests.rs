@@ -6,7 +6,13 @@ const MILLISECOND: u64 = 1_000_000;
 
 fn frame(function: &str, module: &str, address: u64) -> Frame {
     let function = Some(function.to_owned()).filter(|name| !name.is_empty());
-    Frame { address, function, module: module.into(), module_address: address & 0xffff }
+    Frame {
+        address,
+        function,
+        module: module.into(),
+        module_address: address & 0xffff,
+        ..Frame::default()
+    }
 }
 
 fn stack(id: u64, functions: &[&str]) -> Stack {
