@@ -1,6 +1,7 @@
 //! Debug information from debuginfod servers, through the program `debuginfod-find`: it knows the
 //! protocol, TLS and the cache that other tools share.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt as _;
@@ -41,6 +42,8 @@ pub enum DebuginfodError {
 pub struct Debuginfod {
     program: PathBuf,
     left: Duration,
+    /// Environment variables for the program, besides the tracer's own.
+    variables: Vec<(&'static str, OsString)>,
 }
 
 impl Debuginfod {
@@ -58,7 +61,7 @@ impl Debuginfod {
         if servers.as_encoded_bytes().trim_ascii().is_empty() {
             return Err(DebuginfodError::NoServers);
         }
-        Ok(Self { program, left: BUDGET })
+        Ok(Self { program, left: BUDGET, variables: Vec::new() })
     }
 
     /// Fetches the debug information of a build. `Ok(None)`: no server has it.
@@ -79,6 +82,7 @@ impl Debuginfod {
     fn run(&self, build_id: &[u8], deadline: Instant) -> Result<Option<PathBuf>, String> {
         let mut child = Command::new(&self.program)
             .args(["debuginfo", &hex(build_id)])
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -100,12 +104,92 @@ impl Debuginfod {
             return Ok(None);
         }
         let mut path = Vec::new();
-        let output = child.stdout.take().into_iter();
-        for output in output {
+        if let Some(output) = child.stdout.take() {
             let read = output.take(OUTPUT_CAP_BYTES).read_to_end(&mut path);
             read.map_err(|error| format!("{PROGRAM}: {error}"))?;
         }
         let path = path.trim_ascii_end().to_vec();
-        Ok((!path.is_empty()).then(|| std::ffi::OsString::from_vec(path).into()))
+        Ok((!path.is_empty()).then(|| OsString::from_vec(path).into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    /// A server on the loopback that answers each request with what `answer` makes of its path;
+    /// `None`: never.
+    fn serve(answer: fn(&str) -> Option<Vec<u8>>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let mut silent = Vec::new();
+            for mut connection in listener.incoming().flatten() {
+                let mut request = [0; 4096];
+                let length = connection.read(&mut request).unwrap_or(0);
+                let request = String::from_utf8_lossy(&request[..length]).into_owned();
+                let Some(body) = answer(request.split(' ').nth(1).unwrap_or_default()) else {
+                    silent.push(connection);
+                    continue;
+                };
+                let status = if body.is_empty() { "404 Not Found" } else { "200 OK" };
+                let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n", body.len());
+                let _ = connection.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes());
+                let _ = connection.write_all(&body);
+            }
+        });
+        url
+    }
+
+    /// What asks this server, and keeps what it gets in a folder of the test.
+    fn asking(url: &str, cache: &std::path::Path) -> Option<Debuginfod> {
+        let path = std::env::var_os("PATH")?;
+        let program = std::env::split_paths(&path).map(|folder| folder.join(PROGRAM));
+        let variables = vec![
+            ("DEBUGINFOD_URLS", url.into()),
+            ("DEBUGINFOD_CACHE_PATH", cache.as_os_str().to_owned()),
+        ];
+        let program = program.into_iter().find(|program| program.is_file())?;
+        Some(Debuginfod { program, left: BUDGET, variables })
+    }
+
+    /// Check that a file is fetched by its build id, and that one that the server does not have is
+    /// none.
+    #[test]
+    fn fetches() {
+        let cache = tempfile::tempdir().unwrap();
+        let url = serve(|path| {
+            Some(match path {
+                "/buildid/abcdef0123/debuginfo" => b"debug information".to_vec(),
+                _ => Vec::new(),
+            })
+        });
+        let Some(mut debuginfod) = asking(&url, cache.path()) else {
+            println!("SKIPPED fetches: no debuginfod-find");
+            return;
+        };
+        let file = debuginfod.fetch(&[0xab, 0xcd, 0xef, 0x01, 0x23]).unwrap().unwrap();
+        assert_eq!(std::io::read_to_string(file).unwrap(), "debug information");
+        assert!(debuginfod.fetch(&[0xab, 0xcd, 0xef, 0x01, 0x24]).unwrap().is_none());
+        assert!(debuginfod.left < BUDGET);
+    }
+
+    /// Check that a server that does not answer is given up when the time is over, and none is asked
+    /// after that.
+    #[test]
+    fn gives_up() {
+        let cache = tempfile::tempdir().unwrap();
+        let url = serve(|_| None);
+        let Some(mut debuginfod) = asking(&url, cache.path()) else {
+            println!("SKIPPED gives_up: no debuginfod-find");
+            return;
+        };
+        debuginfod.left = Duration::from_millis(300);
+        let error = debuginfod.fetch(&[1, 2, 3, 4]).unwrap_err();
+        assert!(error.contains("no answer"), "{error}");
+        let error = debuginfod.fetch(&[1, 2, 3, 4]).unwrap_err();
+        assert!(error.contains("not asked for"), "{error}");
     }
 }

@@ -171,6 +171,11 @@ impl Image {
     }
 
     #[cfg(test)]
+    pub fn object_names(&self) -> Vec<String> {
+        self.objects.symbols().iter().map(|symbol| demangled(self.names.get(symbol))).collect()
+    }
+
+    #[cfg(test)]
     pub fn function_ranges(&self) -> Vec<(u64, u64)> {
         self.functions.symbols().iter().map(|symbol| (symbol.start, symbol.end)).collect()
     }

@@ -3,6 +3,11 @@ use std::path::Path;
 use super::*;
 use crate::target::parse_maps;
 
+mod debug_files;
+mod lines;
+mod run_time;
+mod workshop;
+
 /// A variable with a symbol and an address of its own, in `.bss`.
 static TEST_LOCK: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 /// Another one, in `.data`.

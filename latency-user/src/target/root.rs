@@ -26,7 +26,7 @@ impl Root {
     /// The process is gone, or its root may not be opened.
     pub fn of(pid: u32) -> io::Result<Self> {
         let namespace = File::open(format!("/proc/{pid}/ns/mnt")).ok();
-        Self::at(Path::new(&format!("/proc/{pid}/root")), namespace)
+        Self::hold(Path::new(&format!("/proc/{pid}/root")), namespace)
     }
 
     /// The tracer's own root folder.
@@ -34,10 +34,18 @@ impl Root {
     /// # Errors
     /// It cannot be opened.
     pub fn own() -> io::Result<Self> {
-        Self::at(Path::new("/"), None)
+        Self::at(Path::new("/"))
     }
 
-    fn at(path: &Path, namespace: Option<File>) -> io::Result<Self> {
+    /// A folder as a root.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Self::hold(path, None)
+    }
+
+    fn hold(path: &Path, namespace: Option<File>) -> io::Result<Self> {
         let folder = File::options()
             .read(true)
             .custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC)
@@ -98,7 +106,7 @@ mod tests {
         symlink("/etc/hostname", folder.path().join("absolute")).unwrap();
         symlink("../../../etc/hostname", folder.path().join("relative")).unwrap();
         symlink("/proc/self/exe", folder.path().join("nowhere")).unwrap();
-        let root = Root::at(folder.path(), None).unwrap();
+        let root = Root::at(folder.path()).unwrap();
         for name in ["/etc/hostname", "etc/hostname", "/absolute", "relative", "/../etc/hostname"] {
             let text = io::read_to_string(root.open(Path::new(name)).unwrap()).unwrap();
             assert_eq!(text, "inside", "{name}");
