@@ -61,5 +61,7 @@ impl Folded {
 }
 
 fn is_marked(frames: &[String]) -> bool {
-    frames[1].starts_with("[truncated") || frames[1] == "[no stack]"
+    // Locks have their name before that of the thread.
+    let first = frames.iter().skip(1).take(2);
+    first.into_iter().any(|frame| frame.starts_with("[truncated") || frame == "[no stack]")
 }

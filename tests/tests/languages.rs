@@ -178,12 +178,13 @@ fn node_killed() {
     assert!(folded.time_in_us(&["pauseInService ", "v8::", "pthread_cond_timedwait"]) > 0);
 }
 
-/// Check that names do not depend on the target being there at the end: as many frames have one as
-/// of a target that lives on, and the locks do.
+/// Check that names do not depend on the target being there at the end: of the time spent waiting
+/// for the key store's lock, as large a part is under frames with a name as for a target that lives
+/// on, and the lock has its own.
 #[test]
 fn killed_before_the_end() {
     let _machine = exclusive();
-    let unnamed = |kill: bool| {
+    let named = |kill: bool| {
         let options = ["--threads", "4", "--count", "200", "--hold-us", "300"];
         let mut service = Workload::key_service(&options);
         let tracer = Tracer::attach(service.pid(), &["--stacks"]);
@@ -197,19 +198,20 @@ fn killed_before_the_end() {
             service.end();
             recorded
         };
-        let report = recorded.report();
-        let name = report.text("/locks/0/name");
-        assert!(name.ends_with(":g_keystore_lock"), "{name}");
         let folded = Folded::of(&recorded, &["--view", "locks"]);
         assert!(folded.time_in_us(&["handle_request", "pthread_mutex_lock"]) > 0);
-        let frames = folded.stacks.iter().flat_map(|(frames, _)| frames);
-        let nameless =
-            frames.clone().filter(|frame| frame.contains("+0x") || *frame == "[unknown]");
-        (nameless.count() as f64, frames.count() as f64)
+        let of_lock = folded.stacks.iter().filter(|it| it.0[0].ends_with(":g_keystore_lock"));
+        let (mut named, mut all) = (0, 0);
+        for (frames, time_us) in of_lock {
+            let nameless = |frame: &&String| frame.contains("+0x") || *frame == "[unknown]";
+            let count = frames.iter().filter(nameless).count();
+            named += time_us * (frames.len() - count) as u64;
+            all += time_us * frames.len() as u64;
+        }
+        assert!(all > 0, "no wait for the lock under its name in {:?}", folded.stacks);
+        named as f64 / all as f64
     };
-    let ((of_living, living), (of_killed, killed)) = (unnamed(false), unnamed(true));
-    assert!(
-        of_killed / killed <= of_living / living + 0.05,
-        "{of_killed} of {killed} frames have no name; of a target that lives, {of_living} of {living}"
-    );
+    let (of_living, of_killed) = (named(false), named(true));
+    // A stripped C library leaves some frames of each stack without a name.
+    assert!(of_killed >= of_living - 0.05, "{of_killed}, of a target that lives {of_living}");
 }
