@@ -49,7 +49,7 @@ impl Names {
     pub fn give(&mut self, target: &Target, stacks: &[RawStack], recording: &mut Recording) {
         // A target that is gone maps what it last did.
         if let Ok(mappings) = target.mappings()
-            && !mappings.is_empty()
+            && target.same_process()
         {
             self.take(target, &mappings);
         }

@@ -144,7 +144,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let (mut target, mut plan) = look(pid, &args.probe, args.probe_all)?;
     if command.is_some() {
         // What the command may load later is probed from its first instruction on.
-        target.expect_files(&system_libraries());
+        target.expect_files(&command::system_libraries());
         plan.extend(&target.files);
     }
     if plan.probes.is_empty() {
@@ -421,6 +421,9 @@ impl Tracing<'_> {
             warnings,
         });
         self.scheduler.finish(&self.target, &mut recording);
+        // Names are a large part of it.
+        recording.own_cost.cpu_ns = own::cpu_ns();
+        recording.own_cost.peak_memory_bytes = own::peak_memory_bytes();
         Ok(recording)
     }
 
@@ -471,32 +474,6 @@ impl Tracing<'_> {
         drop(self.session);
         printed
     }
-}
-
-/// The copies of libcrypto that the dynamic loader finds on this machine: what a command may load
-/// while it runs.
-fn system_libraries() -> Vec<PathBuf> {
-    const FOLDERS: [&str; 8] = [
-        "/usr/local/lib",
-        "/usr/local/lib64",
-        "/lib/x86_64-linux-gnu",
-        "/usr/lib/x86_64-linux-gnu",
-        "/lib64",
-        "/usr/lib64",
-        "/lib",
-        "/usr/lib",
-    ];
-    let asked = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&asked).chain(FOLDERS.iter().map(PathBuf::from));
-    folders
-        .filter_map(|folder| folder.read_dir().ok())
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name == "libcrypto.so" || name.starts_with("libcrypto.so.")
-        })
-        .collect()
 }
 
 fn output_path(args: &RecordArgs, target: &Target) -> PathBuf {

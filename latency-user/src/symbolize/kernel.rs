@@ -34,8 +34,8 @@ pub struct KernelSymbols {
 
 impl KernelSymbols {
     /// Reads the functions of the running kernel. That takes 0.1 s to 0.2 s of CPU time, most of it
-    /// in the kernel, so it is done only where there are addresses to name. There are none where the kernel hides its addresses (`kernel.kptr_restrict`, or no
-    /// privileges).
+    /// in the kernel, so it is done only where there are addresses to name. There are none where
+    /// the kernel hides its addresses (`kernel.kptr_restrict`, or no privileges).
     pub fn read() -> Self {
         let read = |path| fs::read(path).unwrap_or_default();
         Self::parse(&read("/proc/kallsyms"), &read("/proc/modules"))

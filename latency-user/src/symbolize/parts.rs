@@ -73,7 +73,7 @@ pub(super) struct Parts {
     pub debug_link: Option<DebugLink>,
     /// The contents of `.gnu_debugdata`.
     pub packed: Option<Vec<u8>>,
-    /// Whether there is a `.symtab`.
+    /// Whether there is a whole `.symtab`.
     pub has_symbols: bool,
     /// Whether the file read last has `.debug_info`.
     pub has_debug_info: bool,
@@ -138,7 +138,8 @@ impl Parts {
                 for symbol in symbols {
                     self.keep(symbol, endian, table);
                 }
-                self.has_symbols |= kind == elf::SHT_SYMTAB;
+                // MiniDebugInfo has no variables, so that the whole table is still wanted.
+                self.has_symbols |= kind == elf::SHT_SYMTAB && role != Role::Embedded;
             }
             if kind != elf::SHT_PROGBITS {
                 continue;

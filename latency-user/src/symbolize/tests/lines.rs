@@ -4,13 +4,13 @@ use super::super::Origins;
 use super::workshop::{LIBRARY, Workshop, run, text};
 use crate::recording::Frame;
 
+/// Name, line, and whether inlined.
+type Seen = (String, Option<u32>, bool);
+
 const START: u64 = 0x7f00_0000_0000;
 
-/// Name, line and whether inlined, of the frames of a call from within the inlined function.
-fn frames(
-    workshop: &Workshop,
-    origins: Origins,
-) -> (Vec<(String, Option<u32>, bool)>, Vec<String>) {
+/// The frames of a call from within the inlined function, and what was noted.
+fn frames(workshop: &Workshop, origins: Origins) -> (Vec<Seen>, Vec<String>) {
     let mut symbolizer = workshop.symbolizer(START, origins);
     // The inlined call of puts is somewhere in the function.
     let (start, end) = workshop.range_of("hidden_sign");
@@ -26,7 +26,7 @@ fn frames(
     (deepest.frames.iter().map(of).collect(), symbolizer.take_notes())
 }
 
-fn expected() -> Vec<(String, Option<u32>, bool)> {
+fn expected() -> Vec<Seen> {
     vec![("inlined_sign".into(), Some(3), true), ("hidden_sign".into(), Some(6), false)]
 }
 
