@@ -93,7 +93,7 @@ pub struct RecordArgs {
     /// Ask the servers in DEBUGINFOD_URLS for symbols that are not installed, through the program
     /// debuginfod-find, at the end and for 30 s at most; without this, nothing is ever asked of the
     /// network
-    #[arg(long, requires = "stacks")]
+    #[arg(long, conflicts_with = "no_ledger")]
     pub debuginfod: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10us", env = "LATENCY_MIN_WAIT")]
