@@ -168,6 +168,9 @@ fn node_killed() {
     }
     let mut command = Command::new("node");
     command.arg("--perf-basic-prof").arg(source("service.js"));
+    // It writes a log of its own beside the map.
+    let folder = tempfile::tempdir().unwrap();
+    command.current_dir(folder.path());
     let (recorded, pid) = recorded(&mut command, &[], true);
     // Killed, it leaves its map.
     std::fs::remove_file(format!("/tmp/perf-{pid}.map")).unwrap();
