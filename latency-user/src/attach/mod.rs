@@ -3,6 +3,7 @@
 mod counts;
 mod namespace;
 mod object;
+mod profile;
 mod scheduler;
 mod syscalls;
 mod unwind;
@@ -19,6 +20,7 @@ use aya::{Ebpf, EbpfLoader};
 use thiserror::Error;
 
 pub use counts::{KernelCounts, SlotCounts};
+pub use profile::SampleClock;
 pub use scheduler::monotonic_ns;
 pub use syscalls::ProgramRuns;
 pub use unwind::{UnwindCounts, UnwindSizes};
@@ -130,7 +132,9 @@ pub struct Settings {
     pub ledger: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up.
     pub min_wait_ns: u64,
-    /// Room for unwind rows, if the waits are to have stacks; see [`Session::set_unwind`].
+    /// Whether waits and wakers are to have stacks.
+    pub stacks: bool,
+    /// Room for unwind rows, if anything is to have stacks; see [`Session::set_unwind`].
     pub unwind: Option<UnwindSizes>,
 }
 
@@ -159,7 +163,8 @@ pub struct Session {
     slots: u32,
     scheduler: scheduler::Scheduler,
     unwind: UnwindMaps,
-    has_stacks: bool,
+    can_unwind: bool,
+    profiler: profile::Profiler,
 }
 
 impl Session {
@@ -195,7 +200,7 @@ impl Session {
         let scheduler = scheduler::Scheduler::prepare(&settings);
         let facts = scheduler.globals();
         let unwind = settings.unwind.filter(|_| scheduler.has_stacks());
-        let stacks = u32::from(unwind.is_some());
+        let stacks = u32::from(settings.stacks && unwind.is_some());
         let mut loader = EbpfLoader::new();
         if let Some(sizes) = unwind {
             sizes.apply(&mut loader);
@@ -242,7 +247,8 @@ impl Session {
             slots,
             scheduler,
             unwind: UnwindMaps::default(),
-            has_stacks: unwind.is_some(),
+            can_unwind: unwind.is_some(),
+            profiler: profile::Profiler::default(),
         };
         session.scheduler.attach(&mut session.object);
         session.set_trace_start(monotonic_ns())?;
@@ -376,7 +382,7 @@ impl Session {
         store: &RowStore,
         table: &ProcessTable,
     ) -> Result<(), AttachError> {
-        if !self.has_stacks {
+        if !self.can_unwind {
             return Ok(());
         }
         self.unwind.write_rows(&mut self.ebpf, store)?;
@@ -437,6 +443,7 @@ impl Session {
     /// `kernel.bpf_stats_enabled` is 1.
     pub fn program_runs(&self) -> ProgramRuns {
         let mut runs = self.object.runs();
+        runs.add(self.profiler.runs());
         for (_, program) in self.ebpf.programs() {
             if let Ok(fd) = program.fd() {
                 runs.add(syscalls::program_runs(fd));

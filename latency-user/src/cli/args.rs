@@ -79,9 +79,14 @@ pub struct RecordArgs {
     /// Size of the buffer between kernel and reader: 4KiB and more, rounded up to a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_ring_size, default_value = "4MiB", env = "LATENCY_RING_SIZE")]
     pub ring_size: u32,
-    /// Do not follow the scheduler: percentiles only, at the lowest cost
+    /// Do not follow the scheduler, and do not sample: percentiles only, at the lowest cost
     #[arg(long)]
     pub no_ledger: bool,
+    /// How often a second to look at what runs on each CPU, for the parts of the time on the CPU and for
+    /// `latency flame --view on-cpu`; 0 turns it off
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = 99, conflicts_with = "no_ledger",
+          value_parser = clap::value_parser!(u32).range(..=MAX_FREQUENCY_HZ))]
+    pub frequency: u32,
     /// Take the stacks of waits and wakers too, for `latency flame`; starting takes half a second
     /// longer
     #[arg(long, conflicts_with = "no_ledger")]
@@ -92,6 +97,16 @@ pub struct RecordArgs {
     /// Command to start, as the user who called sudo, and to trace from its first operation on
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub command: Vec<std::ffi::OsString>,
+}
+
+/// The highest `--frequency`: a tick every 100 µs takes about a hundredth of the CPU.
+const MAX_FREQUENCY_HZ: i64 = 10_000;
+
+impl RecordArgs {
+    /// How often each CPU is sampled, per second; 0: not at all.
+    pub fn frequency_hz(&self) -> u32 {
+        if self.no_ledger { 0 } else { self.frequency }
+    }
 }
 
 /// `latency report`.

@@ -102,6 +102,7 @@ fn machine(page: &mut Page) -> Option<Mode> {
         // It would attach the scheduler's programs.
         ledger: false,
         min_wait_ns: MIN_WAIT_NS,
+        stacks: false,
         unwind: None,
     };
     match Session::load(settings) {

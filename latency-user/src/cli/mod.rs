@@ -7,6 +7,7 @@ mod doctor;
 mod flame;
 mod live;
 mod own;
+mod profile;
 mod record;
 mod report;
 mod scheduler;

@@ -10,7 +10,7 @@ use crate::attach::{AttachError, KernelCounts, Session, UnwindSizes};
 use crate::plan::unwind::Tables;
 use crate::recording::{Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
-use crate::symbolize::{RawStack, Symbolizer, modules_of};
+use crate::symbolize::{KernelSymbols, RawStack, Symbolizer, modules_of};
 use crate::target::{Mapping, Target};
 
 /// Most distinct stacks that are kept; the kernel side sends each once.
@@ -76,6 +76,11 @@ impl Scheduler {
                 let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
                 builder.wait(wait, &mut name, &|tid| is_thread_of(pid, tid));
             }
+            Record::Sample(sample) => {
+                let pid = self.pid;
+                let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
+                builder.sample(sample, &mut name);
+            }
             Record::Stack(stack) if self.stacks.len() < MAX_STACKS => {
                 self.stacks.insert(stack.id, stack.clone());
             }
@@ -83,7 +88,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts the stacks that the recording's waits refer to into it, with names, and names its
+    /// Puts the stacks that the recording's waits and samples refer to into it, with names, and names its
     /// locks.
     pub fn finish(&self, target: &Target, recording: &mut Recording) {
         // Without unwind rows there are no stacks, but the locks still have names.
@@ -96,13 +101,25 @@ impl Scheduler {
             .waits
             .iter()
             .flat_map(|wait| [wait.stack_id, wait.waker_stack_id])
+            .chain(
+                recording
+                    .profile
+                    .iter()
+                    .flat_map(|profile| &profile.groups)
+                    .flat_map(|group| [group.stack_id, group.kernel_stack_id]),
+            )
             .filter(|id| *id != 0)
             .collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let raw: Vec<RawStack> =
-            wanted.iter().filter_map(|id| self.stacks.get(id)).map(raw).collect();
-        recording.stacks = symbolizer.resolve(&raw);
+        let wanted = wanted.iter().filter_map(|id| self.stacks.get(id));
+        let (kernel, user): (Vec<&Stack>, Vec<&Stack>) = wanted.partition(|stack| stack.is_kernel);
+        let user: Vec<RawStack> = user.into_iter().map(raw).collect();
+        recording.stacks = symbolizer.resolve(&user);
+        if !kernel.is_empty() {
+            let symbols = KernelSymbols::read();
+            recording.stacks.extend(kernel.into_iter().map(|stack| symbols.resolve(&raw(stack))));
+        }
         for lock in &mut recording.locks {
             lock.name = symbolizer.name_data(lock.address);
         }
@@ -125,8 +142,8 @@ impl Scheduler {
             let lost = unwound.get(UnwindCounter::LostRingFull);
             if lost > 0 {
                 losses.push(format!(
-                    "{lost} stacks could not be recorded (ring buffer full): their waits are under \
-                     [no stack]"
+                    "{lost} stacks could not be recorded (ring buffer full): their waits and \
+                     samples are under [no stack]"
                 ));
             }
         }

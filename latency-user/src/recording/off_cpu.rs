@@ -69,10 +69,11 @@ pub struct WaitGroup {
     pub max_ns: u64,
 }
 
-/// A user stack.
+/// A user stack, or the kernel's part of one, whose frames are of the module `[kernel]` or of one of
+/// the kernel's modules, such as `[ext4]`, and carry no addresses.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stack {
-    /// Under which [`WaitGroup`] refers to it.
+    /// Under which [`WaitGroup`] and [`super::SampleGroup`] refer to it.
     pub id: u64,
     /// Frames, the innermost first.
     pub frames: Vec<Frame>,

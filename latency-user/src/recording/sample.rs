@@ -140,6 +140,7 @@ pub(crate) fn recording() -> Recording {
         incomplete_calls: IncompleteCalls { in_progress: 1, ..IncompleteCalls::default() },
         nested_calls: 0,
         waits: Vec::new(),
+        profile: None,
         stacks: Vec::new(),
         locks: Vec::new(),
         ungrouped_waits: 0,

@@ -6,6 +6,7 @@
 
 mod image;
 mod index;
+mod kernel;
 mod modules;
 
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use crate::recording::{Frame, Stack};
 use image::Image;
+pub use kernel::KernelSymbols;
 pub use modules::modules_of;
 
 /// A mapping of the target.
