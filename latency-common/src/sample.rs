@@ -9,6 +9,17 @@ pub mod sample_flag {
     pub const IN_OPERATION: u8 = 1;
     /// The thread ran in the kernel.
     pub const KERNEL: u8 = 2;
+    /// The thread was at a `pause` instruction: it spun.
+    pub const PAUSE: u8 = 4;
+}
+
+/// Whether the 4 bytes of code around an interrupted thread's program counter, from 2 before it on,
+/// show a `pause` (`f3 90`). It takes most of the time of a loop that spins: the thread has just
+/// executed it, or is about to.
+#[inline(always)]
+pub const fn is_at_pause(code: u32) -> bool {
+    const PAUSE: u16 = u16::from_le_bytes([0xf3, 0x90]);
+    code as u16 == PAUSE || (code >> 16) as u16 == PAUSE
 }
 
 /// A look at one thread of the target that ran: every so often, on each CPU.
@@ -47,3 +58,21 @@ const _: () = {
     assert!(offset_of!(SampleRecord, stack_id) == 32);
     assert!(offset_of!(SampleRecord, kernel_stack_id) == 40);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Check that a `pause` counts before and at the program counter, and nowhere else.
+    #[test]
+    fn pauses() {
+        for (bytes, expected) in [
+            ([0xf3, 0x90, 0x8b, 0x07], true),
+            ([0x8b, 0x07, 0xf3, 0x90], true),
+            ([0x8b, 0xf3, 0x90, 0x07], false),
+            ([0x90, 0xf3, 0x90, 0x90], false),
+        ] {
+            assert_eq!(is_at_pause(u32::from_le_bytes(bytes)), expected, "{bytes:x?}");
+        }
+    }
+}

@@ -10,7 +10,7 @@
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_RB_NO_WAKEUP, bpf_perf_event_data};
-use aya_ebpf::helpers::bpf_ktime_get_ns;
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user};
 use aya_ebpf::helpers::generated::bpf_get_stack;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
@@ -18,7 +18,7 @@ use aya_ebpf::programs::PerfEventContext;
 use latency_common::counter::Counter;
 use latency_common::probe::ProbeCookie;
 use latency_common::record::{StackHeader, kind, stack_flags};
-use latency_common::sample::{MAX_KERNEL_FRAMES, SampleRecord, sample_flag};
+use latency_common::sample::{MAX_KERNEL_FRAMES, SampleRecord, is_at_pause, sample_flag};
 use latency_common::unwind::{CaptureContext, StackEnd, hash_end, hash_frame};
 
 use crate::calls::{RECORDS, is_taking};
@@ -76,6 +76,8 @@ pub fn sample(ctx: &PerfEventContext) {
     if hit_kernel(ctx) {
         record.flags |= sample_flag::KERNEL;
         record.kernel_stack_id = kernel_stack(ctx, current.tgid);
+    } else if spins(ctx) {
+        record.flags |= sample_flag::PAUSE;
     }
     match RECORDS.reserve::<SampleRecord>(0) {
         Some(mut entry) => {
@@ -92,6 +94,17 @@ fn hit_kernel(ctx: &PerfEventContext) -> bool {
     let data = ctx.as_ptr().cast::<bpf_perf_event_data>();
     // SAFETY: the context is the kernel's; volatile, so that the load keeps its constant offset.
     unsafe { core::ptr::read_volatile(&raw const (*data).regs.cs) & 3 == 0 }
+}
+
+/// Whether the tick interrupted a `pause`. Reads code, 4 bytes of it.
+#[inline(always)]
+fn spins(ctx: &PerfEventContext) -> bool {
+    let data = ctx.as_ptr().cast::<bpf_perf_event_data>();
+    // SAFETY: as above; the helper checks the address.
+    unsafe {
+        let rip = core::ptr::read_volatile(&raw const (*data).regs.rip);
+        bpf_probe_read_user(rip.wrapping_sub(2) as *const u32).is_ok_and(is_at_pause)
+    }
 }
 
 /// Sends the kernel's part of the stack, if it is new, and returns its id; 0 if there is none.

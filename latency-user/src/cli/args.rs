@@ -18,6 +18,7 @@ use crate::render::flame::View;
         sudo latency record -- openssl speed -seconds 2 ecdsap256\n  \
         latency report latency-keysvc-4711.latency --format json\n  \
         latency flame latency-keysvc-4711.latency --view locks    who waits for which lock\n  \
+        latency flame --diff before.latency after.latency --view on-cpu\n  \
         sudo latency doctor -p 4711             what would be probed, and what it would cost",
     max_term_width = 100
 )]
@@ -37,7 +38,7 @@ pub enum Command {
     Record(RecordArgs),
     /// Print the report of a recording; needs neither root nor the target
     Report(ReportArgs),
-    /// Draw a flame graph of the time off the CPU in a recording
+    /// Draw a flame graph of the time on or off the CPU in a recording, or of the difference of two
     Flame(FlameArgs),
     /// Check this machine and, with -p, a process: what would be probed, at what price; attaches
     /// nothing
@@ -132,17 +133,22 @@ pub struct FlameArgs {
     /// What to draw
     #[arg(long, value_enum, default_value_t = FlameView::OffCpu)]
     pub view: FlameView,
-    /// Only waits inside operations
+    /// Compare with this older recording, per operation: widths are FILE's, colours the difference;
+    /// what only OLDER has is drawn under [gone]
+    #[arg(long, value_name = "OLDER")]
+    pub diff: Option<PathBuf>,
+    /// Only what lies inside operations
     #[arg(long)]
     pub in_operation: bool,
-    /// Only waits inside operations of this name, such as sign
+    /// Only what lies inside operations of this name, such as sign
     #[arg(long, value_name = "NAME")]
     pub operation: Option<String>,
-    /// Folded stacks, with times in microseconds, instead of a graph
+    /// Folded stacks instead of a graph, with times in microseconds; with --diff, with the
+    /// nanoseconds of an operation in OLDER and in FILE
     #[arg(short, long)]
     pub folded: bool,
-    /// File to write, - for standard output [default: FILE with the ending .VIEW.svg; standard
-    /// output for folded stacks]
+    /// File to write, - for standard output [default: FILE with the ending .VIEW.svg, or
+    /// .VIEW.diff.svg; standard output for folded stacks]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
 }
@@ -150,6 +156,8 @@ pub struct FlameArgs {
 /// What a flame graph shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum FlameView {
+    /// The time on the CPU, by samples
+    OnCpu,
     /// All time off the CPU, by stack and reason
     OffCpu,
     /// The time blocked on locks, by lock and stack
@@ -161,6 +169,7 @@ pub enum FlameView {
 impl From<FlameView> for View {
     fn from(view: FlameView) -> Self {
         match view {
+            FlameView::OnCpu => Self::OnCpu,
             FlameView::OffCpu => Self::OffCpu,
             FlameView::Locks => Self::Locks,
             FlameView::Wakers => Self::Wakers,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// Names of so many threads are kept at a time.
 const MAX_NAMES: usize = 64 << 10;
 /// A thread's name is read again after so long: threads rename themselves when they have started.
-const NAME_AGE_NS: u64 = 1_000_000_000;
+pub(super) const NAME_AGE_NS: u64 = 1_000_000_000;
 /// What stands for a thread's name where there was no room for another.
 pub(super) const CATCH_ALL_NAME: &str = "[other]";
 

@@ -58,6 +58,8 @@ pub struct SampleGroup {
     pub duration_log2: Option<u8>,
     /// Whether it ran in the kernel.
     pub in_kernel: bool,
+    /// Whether it was at a `pause` instruction.
+    pub is_spinning: bool,
     /// The user stack; 0: none was taken.
     pub stack_id: u64,
     /// The kernel's part of the stack; 0: there is none, or none was taken.

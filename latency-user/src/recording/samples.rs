@@ -25,6 +25,7 @@ struct Key {
     algorithm: Option<u32>,
     duration_log2: Option<u8>,
     in_kernel: bool,
+    is_spinning: bool,
     stack_id: u64,
     kernel_stack_id: u64,
 }
@@ -60,6 +61,7 @@ impl Samples {
             algorithm: None,
             duration_log2: None,
             in_kernel: record.flags & sample_flag::KERNEL != 0,
+            is_spinning: record.flags & sample_flag::PAUSE != 0,
             stack_id: record.stack_id,
             kernel_stack_id: record.kernel_stack_id,
         };
@@ -127,6 +129,7 @@ impl Samples {
                     algorithm: None,
                     duration_log2: None,
                     in_kernel: false,
+                    is_spinning: false,
                     ..key
                 };
             }
@@ -152,6 +155,7 @@ impl Samples {
             algorithm: key.algorithm.map(&algorithm_name),
             duration_log2: key.duration_log2,
             in_kernel: key.in_kernel,
+            is_spinning: key.is_spinning,
             stack_id: key.stack_id,
             kernel_stack_id: key.kernel_stack_id,
             samples,
@@ -169,7 +173,7 @@ impl Samples {
     }
 }
 
-type Order<'a> = (Reverse<u64>, &'a str, [Option<&'a str>; 2], Option<u8>, bool, u64, u64);
+type Order<'a> = (Reverse<u64>, &'a str, [Option<&'a str>; 2], Option<u8>, [bool; 2], u64, u64);
 
 fn order(group: &SampleGroup) -> Order<'_> {
     (
@@ -177,7 +181,7 @@ fn order(group: &SampleGroup) -> Order<'_> {
         &group.comm,
         [group.operation.as_deref(), group.algorithm.as_deref()],
         group.duration_log2,
-        group.in_kernel,
+        [group.in_kernel, group.is_spinning],
         group.stack_id,
         group.kernel_stack_id,
     )
