@@ -171,8 +171,10 @@ fn raw(stack: &Stack) -> RawStack {
 
 /// The name of a thread; `None` if it is gone.
 fn comm_of(pid: u32, tid: u32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
-    Some(text.trim_end().to_owned())
+    let bytes = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    // Any bytes are a name to the kernel.
+    let text = String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes));
+    Some(text.into_owned())
 }
 
 fn is_thread_of(pid: u32, tid: u32) -> bool {

@@ -7,8 +7,8 @@ use latency_common::wait::futex;
 use super::{
     Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, Interval,
     IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Outcome, OwnCost, Price, Probe,
-    Reason, Recording, Row, RowLedger, Skipped, SlowOperation, SparseHistogram, Stack, StackShare,
-    Target, WaitEnds, WaitGroup, Waker, WakerShare,
+    Profile, Reason, Recording, Row, RowLedger, SampleClock, SampleGroup, Skipped, SlowOperation,
+    SparseHistogram, Stack, StackShare, Target, WaitEnds, WaitGroup, Waker, WakerShare,
 };
 
 const MILLISECOND: u64 = 1_000_000;
@@ -294,5 +294,47 @@ pub(crate) fn recording_with_waits() -> Recording {
             waker_stacks: vec![share(2, 20, total_ns)],
         },
     ];
+    recording
+}
+
+/// The same run with the CPUs sampled: the slow signs spin, the others do cryptography, and the
+/// verifies are too few to tell.
+pub(crate) fn recording_with_samples() -> Recording {
+    let mut recording = recording_with_waits();
+    recording.stacks.extend([
+        stack(5, &[("", "libc.so.6"), ("malloc", "libc.so.6"), ("key_find", "keysvc")]),
+        stack(6, &[("spin_wait", "keysvc"), ("key_find", "keysvc")]),
+        stack(7, &[("clear_page_erms", "[kernel]"), ("asm_exc_page_fault", "[kernel]")]),
+    ]);
+    let group = |name: &str, duration_log2, stack_id, samples| SampleGroup {
+        comm: "worker".into(),
+        operation: Some(name.into()),
+        algorithm: Some("ecdsa-p256".into()),
+        duration_log2: Some(duration_log2),
+        stack_id,
+        samples,
+        ..SampleGroup::default()
+    };
+    let groups = vec![
+        group("sign", 14, 4, 142),
+        group("sign", 21, 6, 36),
+        SampleGroup {
+            operation: None,
+            algorithm: None,
+            duration_log2: None,
+            ..group("", 0, 1, 20)
+        },
+        group("sign", 14, 5, 14),
+        SampleGroup { in_kernel: true, kernel_stack_id: 7, ..group("sign", 14, 4, 6) },
+        group("sign", 21, 4, 2),
+        group("verify", 16, 4, 7),
+    ];
+    recording.profile = Some(Profile {
+        frequency_hz: 99,
+        clock: SampleClock::CpuClock,
+        samples: groups.iter().map(|group| group.samples).sum(),
+        ungrouped: 0,
+        groups,
+    });
     recording
 }

@@ -220,3 +220,7 @@ impl<'a> Judge<'a> {
         Some(OnCpuCategories { slow, ..OnCpuCategories::of(all.iter().filter(own)) })
     }
 }
+
+#[cfg(test)]
+#[path = "on_cpu/tests.rs"]
+mod tests;

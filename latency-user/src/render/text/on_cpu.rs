@@ -14,10 +14,10 @@ const SHOWN_SHARE: f64 = 0.005;
 pub(super) fn categories(report: &Report, style: Style) -> String {
     let Some(sampling) = &report.sampling else { return String::new() };
     let titled = report.operations.iter().filter(|operation| operation.count > 0);
-    let lines: Vec<(String, String)> = titled
+    let lines: Vec<(String, Vec<String>)> = titled
         .filter_map(|operation| {
             let categories = operation.on_cpu_categories.as_ref()?;
-            Some((printable(&operation.title()), line(categories)))
+            Some((printable(&operation.title()), parts(categories)))
         })
         .collect();
     if lines.is_empty() {
@@ -33,21 +33,39 @@ pub(super) fn categories(report: &Report, style: Style) -> String {
     );
     let mut text = format!("\n{}\n", paint(style, Ink::Bold, &heading));
     let width = lines.iter().map(|(title, _)| title.chars().count()).max().unwrap_or(0);
-    for (title, line) in lines {
-        text.push_str(&cut(&format!("  {title:<width$}  {}", printable(&line)), WIDTH));
-        text.push('\n');
+    for (title, parts) in lines {
+        text.push_str(&wrapped(&format!("  {title:<width$} "), &parts));
     }
     text
 }
 
-fn line(categories: &OnCpuCategories) -> String {
+/// The parts of a line behind its beginning, and below one another where they are too long.
+fn wrapped(beginning: &str, parts: &[String]) -> String {
+    let indent = beginning.chars().count();
+    let mut text = String::new();
+    let mut line = beginning.to_owned();
+    for (at, part) in parts.iter().enumerate() {
+        let part = format!("{}{}", printable(part), if at + 1 < parts.len() { "," } else { "" });
+        let is_first = line.chars().count() <= indent;
+        if !is_first && line.chars().count() + 1 + part.chars().count() > WIDTH {
+            text.push_str(&format!("{}\n", cut(&line, WIDTH)));
+            line = " ".repeat(indent);
+        }
+        line.push_str(&format!(" {part}"));
+    }
+    text.push_str(&format!("{}\n", cut(&line, WIDTH)));
+    text
+}
+
+/// How the samples of an operation divide, the largest share first.
+fn parts(categories: &OnCpuCategories) -> Vec<String> {
     let samples = plural(categories.samples, "sample", "samples");
     if !categories.is_enough {
         let least = grouped(MIN_SAMPLES);
-        return format!("{samples}: too few to tell ({least} are needed)");
+        return vec![format!("{samples}: too few to tell ({least} are needed)")];
     }
     let shares = categories.shares.sorted().into_iter().filter(|(_, share)| *share >= SHOWN_SHARE);
-    let shares: Vec<String> = shares
+    let mut parts: Vec<String> = shares
         .map(|(category, share)| {
             let percent = format!("{:.0} % {}", share * 100.0, category.name());
             let tells = matches!(category, Category::Allocator | Category::Locking);
@@ -57,6 +75,8 @@ fn line(categories: &OnCpuCategories) -> String {
             }
         })
         .collect();
-    // The number first: the end of a long line is cut.
-    format!("{samples}: {}", shares.join(", "))
+    if let Some(first) = parts.first_mut() {
+        *first = format!("{samples}: {first}");
+    }
+    parts
 }
