@@ -28,7 +28,7 @@ pub fn attach(
                 attach::SampleClock::Cycles => SampleClock::Cycles,
                 attach::SampleClock::CpuClock => SampleClock::CpuClock,
             };
-            builder.set_sampled(args.frequency_hz(), clock);
+            builder.set_sampled(args.frequency_hz(), clock, attach::monotonic_ns());
             None
         }
         Err(error) => Some(refusal(&error)),

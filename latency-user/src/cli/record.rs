@@ -161,7 +161,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         ledger: !args.no_ledger,
         min_wait_ns: args.min_wait.as_nanos() as u64,
         stacks: args.stacks,
-        unwind: scheduler.sizes(),
+        unwind: scheduler.sizes(args.frequency_hz()),
     })?;
     scheduler.give_rows(&mut session)?;
     let path = output_path(args, &target);

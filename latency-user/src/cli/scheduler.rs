@@ -20,6 +20,8 @@ const MAX_STACKS: usize = 65_536;
 pub struct Scheduler {
     tables: Option<Tables>,
     stacks: HashMap<u64, Stack>,
+    /// Stacks beyond [`MAX_STACKS`], each counted at every sight.
+    dropped_stacks: u64,
     /// Where the target maps what, when tracing began.
     mappings: Vec<Mapping>,
     pid: u32,
@@ -33,6 +35,7 @@ impl Scheduler {
         Self {
             tables,
             stacks: HashMap::new(),
+            dropped_stacks: 0,
             // A target that is gone already has nothing to name.
             mappings: target.mappings().unwrap_or_default(),
             pid: target.pid,
@@ -40,9 +43,11 @@ impl Scheduler {
         }
     }
 
-    /// How much room the kernel side needs for the rows.
-    pub fn sizes(&self) -> Option<UnwindSizes> {
-        self.tables.as_ref().map(|tables| UnwindSizes::for_store(&tables.store, 1))
+    /// How much room the kernel side needs for rows and stacks, if each CPU is sampled so often.
+    pub fn sizes(&self, frequency_hz: u32) -> Option<UnwindSizes> {
+        let cpus = aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u32);
+        let samples_hz = frequency_hz.saturating_mul(cpus);
+        self.tables.as_ref().map(|tables| UnwindSizes::for_store(&tables.store, 1, samples_hz))
     }
 
     /// Hands the rows to the kernel side.
@@ -84,7 +89,9 @@ impl Scheduler {
             Record::Stack(stack) if self.stacks.len() < MAX_STACKS => {
                 self.stacks.insert(stack.id, stack.clone());
             }
-            Record::Stack(_) | Record::Operation(_) | Record::Unknown(_) => {}
+            Record::Stack(stack) if self.stacks.contains_key(&stack.id) => {}
+            Record::Stack(_) => self.dropped_stacks += 1,
+            Record::Operation(_) | Record::Unknown(_) => {}
         }
     }
 
@@ -146,6 +153,12 @@ impl Scheduler {
                      samples are under [no stack]"
                 ));
             }
+        }
+        if self.dropped_stacks > 0 {
+            losses.push(format!(
+                "there were more than {MAX_STACKS} different stacks: {} later ones are under [no stack]",
+                self.dropped_stacks
+            ));
         }
         losses
     }

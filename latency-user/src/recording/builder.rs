@@ -165,9 +165,11 @@ impl RecordingBuilder {
         self.samples.completed(record.tid, record.start_ns, record.duration_ns, algorithm);
     }
 
-    /// Says that threads are sampled from now on, how often each CPU is looked at, and by what.
-    pub fn set_sampled(&mut self, frequency_hz: u32, clock: SampleClock) {
-        self.samples.clock = Some((frequency_hz, clock));
+    /// Says that threads are sampled, how often each CPU is looked at, by what, and since when
+    /// (`CLOCK_MONOTONIC`, in nanoseconds).
+    pub fn set_sampled(&mut self, frequency_hz: u32, clock: SampleClock, since_ns: u64) {
+        let start_ns = since_ns.saturating_sub(self.header.start_ns);
+        self.samples.clock = Some((frequency_hz, clock, start_ns));
     }
 
     /// Takes one sample; `comm_of` as for [`Self::wait`].

@@ -27,6 +27,8 @@ pub struct Profile {
     pub frequency_hz: u32,
     /// By what.
     pub clock: SampleClock,
+    /// When the sampling began, in nanoseconds since tracing began: it takes a moment to be ready.
+    pub start_ns: u64,
     /// How many samples arrived: the sum over the groups.
     pub samples: u64,
     /// Of these, those beyond [`MAX_SAMPLE_GROUPS`] different ones: their groups have no stack.

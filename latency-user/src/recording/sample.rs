@@ -332,6 +332,7 @@ pub(crate) fn recording_with_samples() -> Recording {
     recording.profile = Some(Profile {
         frequency_hz: 99,
         clock: SampleClock::CpuClock,
+        start_ns: 100 * MILLISECOND,
         samples: groups.iter().map(|group| group.samples).sum(),
         ungrouped: 0,
         groups,

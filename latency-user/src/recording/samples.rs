@@ -40,8 +40,8 @@ struct Pending {
 /// Samples in the making. The memory is bounded, however long the run.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Samples {
-    /// How often, and by what; `None` while nothing is sampled.
-    pub(super) clock: Option<(u32, SampleClock)>,
+    /// How often, by what, and since when since tracing began; `None` while nothing is sampled.
+    pub(super) clock: Option<(u32, SampleClock, u64)>,
     groups: HashMap<Key, u64>,
     names: Names,
     /// By thread.
@@ -144,7 +144,7 @@ impl Samples {
         operation_name: impl Fn(u8) -> String,
         algorithm_name: impl Fn(u32) -> String,
     ) -> Option<Profile> {
-        let (frequency_hz, clock) = self.clock?;
+        let (frequency_hz, clock, start_ns) = self.clock?;
         let mut all = self.clone();
         for pending in std::mem::take(&mut all.pending).into_values() {
             pending.samples.into_iter().for_each(|(key, samples)| all.count(key, samples));
@@ -166,6 +166,7 @@ impl Samples {
         Some(Profile {
             frequency_hz,
             clock,
+            start_ns,
             samples: all.received,
             ungrouped: all.ungrouped,
             groups,

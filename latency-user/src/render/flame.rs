@@ -54,8 +54,8 @@ impl View {
 
     fn palette(self) -> Palette {
         match self {
-            // The kernel's frames in a colour of their own.
-            Self::OnCpu => Palette::Multi(MultiPalette::Java),
+            // The kernel's frames in a colour of their own, and C++ and Rust beside C.
+            Self::OnCpu => Palette::Multi(MultiPalette::Perl),
             Self::OffCpu | Self::Locks => Palette::Basic(BasicPalette::Io),
             Self::Wakers => Palette::Basic(BasicPalette::Aqua),
         }

@@ -19,14 +19,16 @@ pub struct Sampling {
     pub frequency_hz: u32,
     /// By what.
     pub clock: SampleClock,
+    /// When it began, in nanoseconds since tracing began.
+    pub start_ns: u64,
     /// Samples of the target's threads, inside operations and outside.
     pub samples: u64,
 }
 
 impl From<&Profile> for Sampling {
     fn from(profile: &Profile) -> Self {
-        let &Profile { frequency_hz, clock, samples, .. } = profile;
-        Self { frequency_hz, clock, samples }
+        let &Profile { frequency_hz, clock, start_ns, samples, .. } = profile;
+        Self { frequency_hz, clock, start_ns, samples }
     }
 }
 

@@ -12,7 +12,7 @@ fn sample(tid: u32, start_ns: u64, stack_id: u64) -> SampleRecord {
 }
 
 fn samples() -> Samples {
-    Samples { clock: Some((99, SampleClock::CpuClock)), ..Samples::default() }
+    Samples { clock: Some((99, SampleClock::CpuClock, 5)), ..Samples::default() }
 }
 
 fn add(samples: &mut Samples, record: SampleRecord) {

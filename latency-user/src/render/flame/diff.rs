@@ -11,7 +11,8 @@ use std::io::{self, Write};
 use inferno::flamegraph;
 
 use super::fold::{self, Folded};
-use super::{Options, draw, scope, write_empty};
+use super::{Options, View, draw, scope, write_empty};
+use crate::aggregate::duration;
 use crate::recording::Recording;
 
 /// The root of the stacks that only the older recording has.
@@ -36,6 +37,19 @@ impl Side<'_> {
             .map(|row| row.counted.operations().max(row.received.operations()))
             .fold(0, u64::saturating_add)
     }
+
+    /// How many of them completed while what is drawn was recorded: the sampling begins a moment
+    /// after the tracing. At least one.
+    fn divisor(&self) -> u64 {
+        let profile = self.recording.profile.as_ref();
+        let missed_ns = match (self.options.view, profile) {
+            (View::OnCpu, Some(profile)) => profile.start_ns,
+            _ => 0,
+        };
+        let whole_ns = self.recording.duration_ns.max(1);
+        let sampled = whole_ns.saturating_sub(missed_ns) as f64 / whole_ns as f64;
+        ((self.operations() as f64 * sampled).round() as u64).max(1)
+    }
 }
 
 /// By stack, the outermost frame first: nanoseconds an operation, before and after.
@@ -45,7 +59,7 @@ fn differences(before: &Side<'_>, after: &Side<'_>) -> Differences {
     let mut differences = Differences::new();
     for (side, is_after) in [(before, false), (after, true)] {
         let folded = Folded::new(side.recording, &side.options);
-        for (stack, count) in folded.rounded(side.operations()) {
+        for (stack, count) in folded.rounded(side.divisor()) {
             let counts = differences.entry(stack.to_vec()).or_default();
             *(if is_after { &mut counts.1 } else { &mut counts.0 }) = count;
         }
@@ -87,11 +101,11 @@ pub(super) fn write_diff_with(
     let sum =
         |of: fn(&(u64, u64)) -> u64| differences.values().map(of).fold(0, u64::saturating_add);
     let subtitle = format!(
-        "{} · {} ns an operation before, {} now · width: now; red grew, blue shrank · {GONE}: only \
+        "{} · {} an operation before, {} now · width: now; red grew, blue shrank · {GONE}: only \
          before, at its width then",
         scope(&after.options),
-        sum(|counts| counts.0),
-        sum(|counts| counts.1)
+        duration(sum(|counts| counts.0)),
+        duration(sum(|counts| counts.1))
     );
     if differences.is_empty() {
         let why = "no samples: neither recording holds any that this view and filter select";

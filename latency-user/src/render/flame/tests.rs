@@ -370,6 +370,17 @@ fn differences() {
     );
 }
 
+/// Check that the operations of the time before the sampling began do not count.
+#[test]
+fn late_sampling() {
+    let (mut recording, names) = (sampled(), BTreeMap::new());
+    recording.profile.as_mut().unwrap().start_ns = recording.duration_ns / 2;
+    let options = Options { in_operation: true, ..options(View::OnCpu, &names) };
+    let [before, after] = sides(&recording, &recording, options);
+    let folded = fold_diff(&before, &after);
+    assert!(folded.contains(";bn_mul 280000 280000"), "{folded}");
+}
+
 /// Check that a recording does not differ from itself, whatever the view.
 #[test]
 fn no_difference() {
@@ -408,7 +419,7 @@ fn difference_svg() {
     let svg = draw(Some("sign"));
     assert!(svg.contains("<title>[gone] (60,000 ns an operation"), "{svg}");
     assert!(svg.contains("<title>bn_mul (100,000 ns an operation"), "{svg}");
-    assert!(svg.contains("200000 ns an operation before, 110000 now"), "{svg}");
+    assert!(svg.contains("200 µs an operation before, 110 µs now"), "{svg}");
     golden::check("flame-diff.svg", &svg);
     assert!(draw(Some("verify")).contains("neither recording holds any"));
 }
