@@ -3,7 +3,7 @@
 use crate::recording::{Frame, Stack};
 
 /// Beginnings of the names of functions that only pass a call on to the C library.
-const WRAPPERS: [&str; 9] = [
+const WRAPPERS: [&str; 16] = [
     "std::",
     "<std::",
     "core::",
@@ -13,6 +13,13 @@ const WRAPPERS: [&str; 9] = [
     "<parking_lot",
     "lock_api",
     "__gthread_",
+    "CRYPTO_THREAD_",
+    "CRYPTO_malloc",
+    "CRYPTO_zalloc",
+    "CRYPTO_free",
+    "CRYPTO_clear_free",
+    "operator new",
+    "operator delete",
 ];
 
 /// A frame as text: the function, or where the address lies.
@@ -83,6 +90,14 @@ mod tests {
                     (Some("service::store"), "service"),
                 ],
                 Some("service::store"),
+            ),
+            (
+                &[
+                    (Some("malloc"), "libc.so.6"),
+                    (Some("CRYPTO_zalloc"), "libcrypto.so.3"),
+                    (Some("EVP_MD_CTX_new"), "libcrypto.so.3"),
+                ],
+                Some("EVP_MD_CTX_new"),
             ),
             (&[(Some("futex"), "/lib/ld-musl-x86_64.so.1"), (None, "keysvc")], None),
             (&[], None),

@@ -87,6 +87,10 @@ impl Folded {
             let stack = stacks.get(&group.stack_id).copied();
             let mut frames = vec![escaped(&group.comm)];
             push_stack(&mut frames, stack);
+            let leaf = stack.and_then(|stack| stack.frames.first()).filter(|_| !group.in_kernel);
+            if let (Some(leaf), Some(last)) = (leaf.and_then(module_alone), frames.last_mut()) {
+                *last = leaf;
+            }
             match stacks.get(&group.kernel_stack_id) {
                 Some(kernel) => push_kernel(&mut frames, kernel),
                 None if group.in_kernel => frames.push("[kernel]".into()),
@@ -163,6 +167,13 @@ fn push_stack(frames: &mut Vec<String>, stack: Option<&Stack>) {
         frames.push(format!("[truncated: {}]", escaped(reason)));
     }
     frames.extend(stack.frames.iter().rev().map(label));
+}
+
+/// A frame without a name as its module. Where a thread was interrupted, the address is another
+/// with almost each sample, and says nothing: a graph of them is a comb.
+fn module_alone(frame: &Frame) -> Option<String> {
+    let module = frame.module.trim_start_matches('[').trim_end_matches(']');
+    (frame.function.is_none() && !module.is_empty()).then(|| format!("[{}]", escaped(module)))
 }
 
 /// Appends the kernel's part of a stack, with the mark that flame graphs know it by.

@@ -320,6 +320,23 @@ fn samples_as_time() {
     assert!(svg.contains("20 samples, 100 a second on each CPU"), "{svg}");
 }
 
+/// Check that samples at different addresses of code without names are one frame, and that its
+/// callers keep theirs.
+#[test]
+fn nameless_leaves() {
+    let (mut recording, names) = (sampled(), BTreeMap::new());
+    for (id, address) in [(31, 0x7f00_1010), (32, 0x7f00_1024)] {
+        let mut stack = stack(id, &["", "", "main"]);
+        stack.frames[0] = frame("", "libcrypto.so.3", address);
+        recording.stacks.push(stack);
+    }
+    let profile = recording.profile.as_mut().unwrap();
+    profile.groups = vec![samples(None, 31, 0, 1), samples(None, 32, 0, 2)];
+    profile.samples = 3;
+    let folded = fold(&recording, &options(View::OnCpu, &names));
+    assert_eq!(folded, "worker;main;[keyservice+0x1000];[libcrypto.so.3] 30000\n");
+}
+
 /// Check what an on-CPU graph without samples says.
 #[test]
 fn not_sampled() {
