@@ -10,8 +10,8 @@
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_RB_NO_WAKEUP, bpf_perf_event_data};
-use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user};
 use aya_ebpf::helpers::generated::bpf_get_stack;
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_probe_read_user};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use aya_ebpf::programs::PerfEventContext;
@@ -130,14 +130,7 @@ fn kernel_stack(ctx: &PerfEventContext, tgid: u32) -> u64 {
         let end = if found < MAX_KERNEL_FRAMES { StackEnd::Complete } else { StackEnd::FrameLimit };
         // The same code of the kernel is the same stack in every process.
         let id = hash_end(hash, 0, end as u8, stack_flags::KERNEL);
-        unwind::send(
-            &raw mut (*scratch).header,
-            found,
-            end as u8,
-            stack_flags::KERNEL,
-            id,
-            tgid,
-        );
+        unwind::send(&raw mut (*scratch).header, found, end as u8, stack_flags::KERNEL, id, tgid);
         id
     }
 }
