@@ -204,3 +204,27 @@ fn difference_of_two_runs() {
     let svg = flame(&[&arguments[..], &["-o", "-"]].concat(), &after.path());
     assert!(svg.contains("<title>[gone] ("), "{svg}");
 }
+
+/// Check that samples which a full ring dropped are counted, and said, apart from other losses.
+#[test]
+fn lost_samples_are_counted() {
+    let _machine = exclusive();
+    let mut target = Workload::on_cpu("names", 1500);
+    let probe = format!("{}:request", target.program().display());
+    let options = ["--ring-size", "4KiB", "-F", "1000", "--probe", &probe];
+    let mut tracer = Tracer::attach(target.pid(), &options);
+    std::thread::sleep(Duration::from_secs(1));
+    tracer.process().signal(libc::SIGSTOP);
+    let truth = target.work();
+    tracer.process().signal(libc::SIGCONT);
+    let recorded = tracer.stop();
+    target.end();
+    let report = recorded.report();
+    assert_eq!(report.count("request"), truth.number("/requests"));
+    let (received, lost) = (report.number("/sampling/samples"), report.number("/loss/samples"));
+    assert!(lost > 0, "4 KiB cannot hold the samples: {received} received");
+    // A second and a half on the CPU, looked at a thousand times a second.
+    assert!((300..=3000).contains(&(received + lost)), "{received} received, {lost} lost");
+    assert!(report.warnings().contains("of what runs on the CPU"), "{}", report.warnings());
+    assert!(recorded.rendered("text").contains("samples of the CPUs"));
+}
