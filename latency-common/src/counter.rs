@@ -29,11 +29,15 @@ pub enum Counter {
     LostWaitRecords = 10,
     /// Switches that fit no known state of their thread: one before it was missed.
     MissedSwitch = 11,
+    /// Samples taken of threads on the CPU: sent, or counted under [`Counter::LostSampleRecords`].
+    Samples = 12,
+    /// Samples not sent: the ring buffer was full.
+    LostSampleRecords = 13,
 }
 
 impl Counter {
     /// How many counters there are.
-    pub const COUNT: u32 = 12;
+    pub const COUNT: u32 = 14;
 
     /// Every counter, in the order of its id.
     pub const ALL: [Self; Self::COUNT as usize] = [
@@ -49,6 +53,8 @@ impl Counter {
         Self::Nested,
         Self::LostWaitRecords,
         Self::MissedSwitch,
+        Self::Samples,
+        Self::LostSampleRecords,
     ];
 }
 

@@ -11,6 +11,7 @@ pub mod ledger;
 pub mod operation;
 pub mod probe;
 pub mod record;
+pub mod sample;
 pub mod thread;
 pub mod unwind;
 pub mod wait;

@@ -11,6 +11,8 @@ pub mod kind {
     pub const STACK: u32 = 2;
     /// A [`super::WaitRecord`].
     pub const WAIT: u32 = 3;
+    /// A [`crate::sample::SampleRecord`].
+    pub const SAMPLE: u32 = 4;
 }
 
 use crate::ledger::Ledger;
@@ -187,6 +189,9 @@ const _: () = {
 pub mod stack_flags {
     /// At least one frame was found by the frame pointer, where no row was known: it may be wrong.
     pub const FRAME_POINTER: u8 = 1;
+    /// The frames are the kernel's, at most [`crate::sample::MAX_KERNEL_FRAMES`]: the part of a
+    /// stack above a user stack of its own.
+    pub const KERNEL: u8 = 2;
 }
 
 /// Which kernel histogram counts an operation: a key of the `HISTOGRAM_SLOTS` map.

@@ -22,9 +22,15 @@ use crate::{globals, histograms, threads};
 #[map]
 pub static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
-/// `[0]`: 1 while new calls are taken. Cleared before the last drain, so that the books close.
+/// `[0]`: 1 while new calls and samples are taken. Cleared before the last drain, so that the books close.
 #[map]
 static TAKING: Array<u32> = Array::with_max_entries(1, 0);
+
+/// Whether new calls and samples are taken.
+#[inline(always)]
+pub fn is_taking() -> bool {
+    TAKING.get(0).is_some_and(|taking| *taking != 0)
+}
 
 /// Enters a probed function; true if it is nested in an open call.
 #[inline(always)]
@@ -35,7 +41,7 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
     // SAFETY: no preconditions.
     let start_ns = unsafe { bpf_ktime_get_ns() };
     let Some(current) = Current::in_target() else { return false };
-    if TAKING.get(0).is_none_or(|taking| *taking == 0) {
+    if !is_taking() {
         return false;
     }
     hit(probe_of(cookie));

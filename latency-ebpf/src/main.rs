@@ -13,6 +13,7 @@ mod counters;
 mod globals;
 mod histograms;
 mod identity;
+mod profile;
 mod return_probes;
 mod sched;
 mod task;
@@ -22,9 +23,9 @@ mod unwind;
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
-use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint, uprobe, uretprobe};
+use aya_ebpf::macros::{btf_tracepoint, perf_event, raw_tracepoint, uprobe, uretprobe};
 use aya_ebpf::programs::{
-    BtfTracePointContext, ProbeContext, RawTracePointContext, RetProbeContext,
+    BtfTracePointContext, PerfEventContext, ProbeContext, RawTracePointContext, RetProbeContext,
 };
 
 /// Entry of a probed function.
@@ -99,6 +100,13 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "sched_waking")]
 pub fn sched_waking(ctx: BtfTracePointContext) -> i32 {
     sched::waking(&ctx);
+    0
+}
+
+/// The clock of a CPU ticks.
+#[perf_event]
+pub fn on_cpu_sample(ctx: PerfEventContext) -> u32 {
+    profile::sample(&ctx);
     0
 }
 

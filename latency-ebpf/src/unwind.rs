@@ -24,6 +24,7 @@ use crate::counters::add;
 use crate::return_probes;
 use search::{find_row, find_segment};
 use send::finish;
+pub use send::send;
 
 /// Rows of all files; the loader sets the size.
 #[map]

@@ -5,6 +5,7 @@
 //! and ends no other.
 
 pub mod breakpoints;
+pub mod folded;
 pub mod process;
 pub mod report;
 pub mod tracer;
@@ -14,6 +15,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
+pub use folded::Folded;
 pub use process::{Finished, Process};
 pub use report::{Operations, Report, Row, operations};
 pub use tracer::{Recorded, Tracer};

@@ -117,6 +117,15 @@ impl Workload {
         Self::started("tiny", program, &mut command)
     }
 
+    /// Starts `oncpu MODE CPU_MS --wait --wait-end`.
+    #[track_caller]
+    pub fn on_cpu(mode: &str, cpu_ms: u32) -> Self {
+        let program = build("oncpu", Build::Shared);
+        let mut command = Command::new(&program);
+        command.args([mode, &cpu_ms.to_string(), "--wait", "--wait-end"]);
+        Self::started("oncpu", program, &mut command)
+    }
+
     #[track_caller]
     fn started(name: &str, program: PathBuf, command: &mut Command) -> Self {
         let process = Process::start(command);

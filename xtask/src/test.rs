@@ -14,7 +14,8 @@ use clap::Args;
 use crate::{debian, process, workspace};
 
 /// What the end-to-end tests run and compile.
-const PACKAGES: [&str; 5] = ["gcc", "libc6-dev", "libssl-dev", "openssl", "python3"];
+const PACKAGES: [&str; 6] =
+    ["gcc", "libc6-dev", "libssl-dev", "libxml2-utils", "openssl", "python3"];
 
 /// Run every test: the crates' own, then the end-to-end ones on this machine's kernel.
 ///
@@ -77,6 +78,7 @@ impl Test {
             debian::C_PROBES[1],
             ("command -v openssl", "openssl"),
             ("command -v python3", "python3"),
+            ("command -v xmllint", "xmllint"),
         ];
         debian::require(&PACKAGES, &probes, "the end-to-end tests")?;
         process::run(cargo()?.args(["build", "--release", "--package", "latency-user"]))?;

@@ -31,33 +31,43 @@ pub unsafe fn finish(scratch: *mut Scratch, tgid: u32) -> u64 {
         count(UnwindCounter::FramePointerStacks as u32, 1);
     }
     let id = hash_end(hash, tgid, end as u8, flags as u8);
+    let frames = if frames as usize > MAX_FRAMES { MAX_FRAMES } else { frames as usize };
+    // SAFETY: the caller's; header and frames lie one after the other in the scratch (`repr(C)`,
+    // asserted in `unwind`).
+    unsafe { send(&raw mut (*scratch).header, frames, end as u8, flags as u8, id, tgid) };
+    id
+}
+
+/// Sends a stack, header and frames, if it is new.
+///
+/// # Safety
+/// `header` is followed by `frames` frames in a live map value that nothing else uses.
+#[inline(always)]
+pub unsafe fn send(
+    header: *mut StackHeader,
+    frames: usize,
+    end: u8,
+    flags: u8,
+    id: u64,
+    tgid: u32,
+) {
     // Most stacks were seen before, and a look-up takes no lock.
     if STACKS_SEEN.get_ptr(id).is_some() {
-        return id;
+        return;
     }
     match STACKS_SEEN.insert(id, 0, BPF_NOEXIST as u64) {
         Ok(()) => {}
-        Err(error) if error == -EEXIST => return id,
+        Err(error) if error == -EEXIST => return,
         // Sent at each sight: more records, but no stack lost.
         Err(_) => count(UnwindCounter::SeenTableFull as u32, 1),
     }
     // SAFETY: the caller's.
-    unsafe {
-        (*scratch).header = StackHeader {
-            kind: kind::STACK,
-            frames: frames as u16,
-            end: end as u8,
-            flags: flags as u8,
-            id,
-            tgid,
-            _pad: 0,
-        };
-    }
-    let frames = if frames as usize > MAX_FRAMES { MAX_FRAMES } else { frames as usize };
-    let bytes = size_of::<StackHeader>() + 8 * frames;
-    // SAFETY: header and frames lie one after the other in the scratch (`repr(C)`, asserted below).
-    let record =
-        unsafe { core::slice::from_raw_parts((&raw const (*scratch).header).cast::<u8>(), bytes) };
+    let record = unsafe {
+        *header =
+            StackHeader { kind: kind::STACK, frames: frames as u16, end, flags, id, tgid, _pad: 0 };
+        let bytes = size_of::<StackHeader>() + 8 * frames;
+        core::slice::from_raw_parts(header.cast::<u8>(), bytes)
+    };
     match RECORDS.output::<[u8]>(record, BPF_RB_NO_WAKEUP as u64) {
         Ok(()) => count(UnwindCounter::StacksSent as u32, 1),
         Err(_) => {
@@ -66,5 +76,4 @@ pub unsafe fn finish(scratch: *mut Scratch, tgid: u32) -> u64 {
             let _ = STACKS_SEEN.remove(id);
         }
     }
-    id
 }

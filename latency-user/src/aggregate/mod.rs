@@ -3,6 +3,7 @@
 //! A percentile is by nearest rank: the value at rank `ceil(q * n)` of the `n` values in order. It
 //! is exact to the bucket that holds it: 0.1 % from records, 0.8 % from the kernel's histogram.
 
+mod category;
 mod excess;
 mod number;
 mod stack;
@@ -11,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::recording::{Counts, Loss, Recording, Row, SparseHistogram, rate_hz};
 
+pub use category::Category;
+pub(crate) use category::categorize;
 pub(crate) use excess::{Excess, Part};
 pub(crate) use number::{duration, grouped, plural, three_digits};
 pub(crate) use stack::{frame_text, own_function};

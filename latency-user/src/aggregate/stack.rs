@@ -3,7 +3,7 @@
 use crate::recording::{Frame, Stack};
 
 /// Beginnings of the names of functions that only pass a call on to the C library.
-const WRAPPERS: [&str; 9] = [
+const WRAPPERS: [&str; 16] = [
     "std::",
     "<std::",
     "core::",
@@ -13,12 +13,23 @@ const WRAPPERS: [&str; 9] = [
     "<parking_lot",
     "lock_api",
     "__gthread_",
+    "CRYPTO_THREAD_",
+    "CRYPTO_malloc",
+    "CRYPTO_zalloc",
+    "CRYPTO_free",
+    "CRYPTO_clear_free",
+    "operator new",
+    "operator delete",
 ];
 
-/// A frame as text: the function, or where the address lies.
+/// A frame as text: the function, with its line of source where that is known, or where the address
+/// lies.
 pub(crate) fn frame_text(frame: &Frame) -> String {
     match &frame.function {
-        Some(function) => function.clone(),
+        Some(function) => match frame.source() {
+            Some(source) => format!("{function} ({source})"),
+            None => function.clone(),
+        },
         None if frame.module.is_empty() => format!("0x{:x}", frame.address),
         None => format!("{}+0x{:x}", frame.module, frame.module_address),
     }
@@ -49,6 +60,7 @@ mod tests {
             function: function.map(String::from),
             module: module.into(),
             module_address: 0x1234,
+            ..Frame::default()
         }
     }
 
@@ -56,6 +68,9 @@ mod tests {
     #[test]
     fn texts() {
         assert_eq!(frame_text(&frame(Some("sign"), "keysvc")), "sign");
+        let mut with_line = frame(Some("sign"), "keysvc");
+        (with_line.file, with_line.line) = (Some("/src/keysvc.c".into()), Some(120));
+        assert_eq!(frame_text(&with_line), "sign (keysvc.c:120)");
         assert_eq!(frame_text(&frame(None, "libc.so.6")), "libc.so.6+0x1234");
         assert_eq!(frame_text(&frame(None, "")), "0x7f001234");
     }
@@ -83,6 +98,14 @@ mod tests {
                     (Some("service::store"), "service"),
                 ],
                 Some("service::store"),
+            ),
+            (
+                &[
+                    (Some("malloc"), "libc.so.6"),
+                    (Some("CRYPTO_zalloc"), "libcrypto.so.3"),
+                    (Some("EVP_MD_CTX_new"), "libcrypto.so.3"),
+                ],
+                Some("EVP_MD_CTX_new"),
             ),
             (&[(Some("futex"), "/lib/ld-musl-x86_64.so.1"), (None, "keysvc")], None),
             (&[], None),

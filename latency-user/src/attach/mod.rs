@@ -3,6 +3,7 @@
 mod counts;
 mod namespace;
 mod object;
+mod profile;
 mod scheduler;
 mod syscalls;
 mod trap;
@@ -20,6 +21,7 @@ use aya::{Ebpf, EbpfLoader};
 use thiserror::Error;
 
 pub use counts::{KernelCounts, SlotCounts};
+pub use profile::SampleClock;
 pub use scheduler::monotonic_ns;
 pub use syscalls::ProgramRuns;
 pub use trap::TrapCost;
@@ -132,7 +134,9 @@ pub struct Settings {
     pub ledger: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up.
     pub min_wait_ns: u64,
-    /// Room for unwind rows, if the waits are to have stacks; see [`Session::set_unwind`].
+    /// Whether waits and wakers are to have stacks.
+    pub stacks: bool,
+    /// Room for unwind rows, if anything is to have stacks; see [`Session::set_unwind`].
     pub unwind: Option<UnwindSizes>,
 }
 
@@ -163,7 +167,8 @@ pub struct Session {
     trap_links: trap::Links,
     scheduler: scheduler::Scheduler,
     unwind: UnwindMaps,
-    has_stacks: bool,
+    can_unwind: bool,
+    profiler: profile::Profiler,
 }
 
 impl Session {
@@ -199,7 +204,7 @@ impl Session {
         let scheduler = scheduler::Scheduler::prepare(&settings);
         let facts = scheduler.globals();
         let unwind = settings.unwind.filter(|_| scheduler.has_stacks());
-        let stacks = u32::from(unwind.is_some());
+        let stacks = u32::from(settings.stacks && unwind.is_some());
         let mut loader = EbpfLoader::new();
         if let Some(sizes) = unwind {
             sizes.apply(&mut loader);
@@ -248,7 +253,8 @@ impl Session {
             trap_links: trap::Links::default(),
             scheduler,
             unwind: UnwindMaps::default(),
-            has_stacks: unwind.is_some(),
+            can_unwind: unwind.is_some(),
+            profiler: profile::Profiler::default(),
         };
         session.scheduler.attach(&mut session.object);
         session.set_trace_start(monotonic_ns())?;
@@ -398,7 +404,7 @@ impl Session {
         store: &RowStore,
         table: &ProcessTable,
     ) -> Result<(), AttachError> {
-        if !self.has_stacks {
+        if !self.can_unwind {
             return Ok(());
         }
         self.unwind.write_rows(&mut self.ebpf, store)?;
@@ -459,6 +465,7 @@ impl Session {
     /// `kernel.bpf_stats_enabled` is 1.
     pub fn program_runs(&self) -> ProgramRuns {
         let mut runs = self.object.runs();
+        runs.add(self.profiler.runs());
         for (_, program) in self.ebpf.programs() {
             if let Ok(fd) = program.fd() {
                 runs.add(syscalls::program_runs(fd));

@@ -3,6 +3,7 @@
 //! uprobe-multi links.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
@@ -93,35 +94,40 @@ impl Programs {
     /// Loads a program into the kernel, once.
     pub fn load(&mut self, kind: Kind) -> Result<BorrowedFd<'_>, AttachError> {
         if !self.loaded.contains_key(&kind) {
-            let function = self
-                .object
-                .programs
-                .get(kind.name)
-                .and_then(|program| {
-                    self.object.functions.get(&(program.section_index, program.address))
-                })
-                .ok_or_else(|| {
-                    AttachError::Object(format!("the program {} is missing", kind.name))
-                })?;
-            // A walk over a stack is a callback, which must have a type.
-            let types = self.btf.as_ref().map(|btf| syscalls::FunctionTypes {
-                btf: btf.as_fd(),
-                records: function.func_info.func_info_bytes(),
-                record_bytes: function.func_info_rec_size,
-            });
-            let fd = syscalls::load_program(
-                kind.name,
-                &function.instructions,
-                &self.object.license,
-                kind.purpose,
-                types.as_ref(),
-            )?;
+            let fd = self.prepare(kind)?.load()?;
             self.loaded.insert(kind, fd);
         }
         match self.loaded.get(&kind) {
             Some(fd) => Ok(fd.as_fd()),
-            None => Err(AttachError::Object(format!("the program {} is missing", kind.name))),
+            None => Err(missing(kind)),
         }
+    }
+
+    /// All that is needed to load a program, to be taken elsewhere.
+    pub fn prepare(&self, kind: Kind) -> Result<PreparedProgram, AttachError> {
+        let function = self
+            .object
+            .programs
+            .get(kind.name)
+            .and_then(|program| {
+                self.object.functions.get(&(program.section_index, program.address))
+            })
+            .ok_or_else(|| missing(kind))?;
+        let btf = match &self.btf {
+            Some(btf) => Some(
+                btf.try_clone()
+                    .map_err(|source| refused("to duplicate a descriptor".into(), source))?,
+            ),
+            None => None,
+        };
+        Ok(PreparedProgram {
+            kind,
+            instructions: function.instructions.clone(),
+            license: self.object.license.clone(),
+            btf,
+            records: function.func_info.func_info_bytes(),
+            record_bytes: function.func_info_rec_size,
+        })
     }
 
     /// Runs of one program, by its name, as [`Self::load`] loaded it.
@@ -140,6 +146,42 @@ impl Programs {
             runs.add(syscalls::program_runs(fd));
         }
         runs
+    }
+}
+
+fn missing(kind: Kind) -> AttachError {
+    AttachError::Object(format!("the program {} is missing", kind.name))
+}
+
+/// A program, ready to be loaded.
+pub struct PreparedProgram {
+    kind: Kind,
+    instructions: Vec<aya_obj::generated::bpf_insn>,
+    license: CString,
+    /// With [`Self::records`]: a walk over a stack is a callback, which must have a type.
+    btf: Option<OwnedFd>,
+    records: Vec<u8>,
+    record_bytes: usize,
+}
+
+impl PreparedProgram {
+    /// Loads it into the kernel.
+    ///
+    /// # Errors
+    /// Missing rights, or the verifier's refusal.
+    pub fn load(self) -> Result<OwnedFd, AttachError> {
+        let types = self.btf.as_ref().map(|btf| syscalls::FunctionTypes {
+            btf: btf.as_fd(),
+            records: self.records,
+            record_bytes: self.record_bytes,
+        });
+        syscalls::load_program(
+            self.kind.name,
+            &self.instructions,
+            &self.license,
+            self.kind.purpose,
+            types.as_ref(),
+        )
     }
 }
 

@@ -54,6 +54,8 @@ pub enum Purpose {
     Uprobe(u32),
     /// The kernel's tracepoint with this BTF type id.
     Tracepoint(u32),
+    /// The overflow of a perf event.
+    PerfEvent,
 }
 
 /// `BPF_TRACE_RAW_TP` of include/uapi/linux/bpf.h.
@@ -81,6 +83,9 @@ pub fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// How often a program is loaded again: the verifier gives up when a signal arrives.
+const INTERRUPTED_ATTEMPTS: u32 = 5;
+
 /// Loads a program.
 pub fn load_program(
     name: &str,
@@ -106,6 +111,9 @@ pub fn load_program(
                 load.expected_attach_type = TRACE_RAW_TP;
                 load.attach_btf_id = type_id;
             }
+            Purpose::PerfEvent => {
+                load.prog_type = bpf_prog_type::BPF_PROG_TYPE_PERF_EVENT as u32;
+            }
         }
         if let Some(types) = types {
             load.prog_btf_fd = types.btf.as_raw_fd() as u32;
@@ -124,7 +132,14 @@ pub fn load_program(
         bpf(bpf_cmd::BPF_PROG_LOAD, &mut attr)
     };
     // Without a log first: asking for one costs time, and is refused where it does not fit.
-    let error = match load(None) {
+    let mut loaded = load(None);
+    for _ in 0..INTERRUPTED_ATTEMPTS {
+        if !matches!(&loaded, Err(error) if error.raw_os_error() == Some(libc::EAGAIN)) {
+            break;
+        }
+        loaded = load(None);
+    }
+    let error = match loaded {
         // SAFETY: the kernel returned a new descriptor.
         Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         Err(error) => error,

@@ -34,10 +34,13 @@ pub struct UnwindSizes {
 
 impl UnwindSizes {
     /// Room for what `store` holds, and for libraries opened later: as much again, at least 8 chunks
-    /// (2 MiB, 250,000 rows) and at most 64.
-    pub fn for_store(store: &RowStore, processes: u32) -> Self {
+    /// (2 MiB, 250,000 rows) and at most 64. `samples_hz` is how many samples of all CPUs are going to
+    /// be taken a second: few of them have a stack in common.
+    pub fn for_store(store: &RowStore, processes: u32, samples_hz: u32) -> Self {
+        const SAMPLED_SECONDS: u32 = 60;
         let chunks = store.chunks() as u32;
-        Self { chunks: chunks + chunks.clamp(8, 64), processes, stacks: 16_384 }
+        let sampled = samples_hz.saturating_mul(SAMPLED_SECONDS).min(1 << 18);
+        Self { chunks: chunks + chunks.clamp(8, 64), processes, stacks: 16_384 + sampled }
     }
 
     /// Sets the sizes before the maps are created.

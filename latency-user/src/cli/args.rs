@@ -18,6 +18,7 @@ use crate::render::flame::View;
         sudo latency record -- openssl speed -seconds 2 ecdsap256\n  \
         latency report latency-keysvc-4711.latency --format json\n  \
         latency flame latency-keysvc-4711.latency --view locks    who waits for which lock\n  \
+        latency flame --diff before.latency after.latency --view on-cpu\n  \
         sudo latency doctor -p 4711             what would be probed, and what it would cost",
     max_term_width = 100
 )]
@@ -37,7 +38,7 @@ pub enum Command {
     Record(RecordArgs),
     /// Print the report of a recording; needs neither root nor the target
     Report(ReportArgs),
-    /// Draw a flame graph of the time off the CPU in a recording
+    /// Draw a flame graph of the time on or off the CPU in a recording, or of the difference of two
     Flame(FlameArgs),
     /// Check this machine and, with -p, a process: what would be probed, at what price; attaches
     /// nothing
@@ -79,19 +80,43 @@ pub struct RecordArgs {
     /// Size of the buffer between kernel and reader: 4KiB and more, rounded up to a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_ring_size, default_value = "4MiB", env = "LATENCY_RING_SIZE")]
     pub ring_size: u32,
-    /// Do not follow the scheduler: percentiles only, at the lowest cost
+    /// Do not follow the scheduler, and do not sample: percentiles only, at the lowest cost
     #[arg(long)]
     pub no_ledger: bool,
+    /// How often a second to look at what runs on each CPU, for the parts of the time on the CPU and for
+    /// `latency flame --view on-cpu`; 0 turns it off
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = 99, conflicts_with = "no_ledger",
+          value_parser = clap::value_parser!(u32).range(..=MAX_FREQUENCY_HZ))]
+    pub frequency: u32,
     /// Take the stacks of waits and wakers too, for `latency flame`; starting takes half a second
     /// longer
     #[arg(long, conflicts_with = "no_ledger")]
     pub stacks: bool,
+    /// Put inlined functions and lines of source into the stacks, from debug information; ending
+    /// takes longer, with large programs some seconds
+    #[arg(long, requires = "stacks")]
+    pub lines: bool,
+    /// Ask the servers in DEBUGINFOD_URLS for symbols that are not installed, through the program
+    /// debuginfod-find, at the end and for 30 s at most; without this, nothing is ever asked of the
+    /// network
+    #[arg(long, conflicts_with = "no_ledger")]
+    pub debuginfod: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10us", env = "LATENCY_MIN_WAIT")]
     pub min_wait: Duration,
     /// Command to start, as the user who called sudo, and to trace from its first operation on
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub command: Vec<std::ffi::OsString>,
+}
+
+/// The highest `--frequency`: a tick every 100 µs takes about a hundredth of the CPU.
+const MAX_FREQUENCY_HZ: i64 = 10_000;
+
+impl RecordArgs {
+    /// How often each CPU is sampled, per second; 0: not at all.
+    pub fn frequency_hz(&self) -> u32 {
+        if self.no_ledger { 0 } else { self.frequency }
+    }
 }
 
 /// `latency report`.
@@ -117,17 +142,25 @@ pub struct FlameArgs {
     /// What to draw
     #[arg(long, value_enum, default_value_t = FlameView::OffCpu)]
     pub view: FlameView,
-    /// Only waits inside operations
+    /// Compare with this older recording, per operation: widths are FILE's, colours the difference;
+    /// what only OLDER has is drawn under [gone]
+    #[arg(long, value_name = "OLDER")]
+    pub diff: Option<PathBuf>,
+    /// Only what lies inside operations
     #[arg(long)]
     pub in_operation: bool,
-    /// Only waits inside operations of this name, such as sign
+    /// Only what lies inside operations of this name, such as sign
     #[arg(long, value_name = "NAME")]
     pub operation: Option<String>,
-    /// Folded stacks, with times in microseconds, instead of a graph
+    /// Tell the lines of source apart, if the recording was made with --lines
+    #[arg(long)]
+    pub lines: bool,
+    /// Folded stacks instead of a graph, with times in microseconds; with --diff, with the
+    /// nanoseconds of an operation in OLDER and in FILE
     #[arg(short, long)]
     pub folded: bool,
-    /// File to write, - for standard output [default: FILE with the ending .VIEW.svg; standard
-    /// output for folded stacks]
+    /// File to write, - for standard output [default: FILE with the ending .VIEW.svg, or
+    /// .VIEW.diff.svg; standard output for folded stacks]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
 }
@@ -135,6 +168,8 @@ pub struct FlameArgs {
 /// What a flame graph shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum FlameView {
+    /// The time on the CPU, by samples
+    OnCpu,
     /// All time off the CPU, by stack and reason
     OffCpu,
     /// The time blocked on locks, by lock and stack
@@ -146,6 +181,7 @@ pub enum FlameView {
 impl From<FlameView> for View {
     fn from(view: FlameView) -> Self {
         match view {
+            FlameView::OnCpu => Self::OnCpu,
             FlameView::OffCpu => Self::OffCpu,
             FlameView::Locks => Self::Locks,
             FlameView::Wakers => Self::Wakers,

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context as _, Result, bail};
@@ -152,6 +153,32 @@ impl Drop for Started {
             let _ = self.child.wait();
         }
     }
+}
+
+/// The copies of libcrypto that the dynamic loader finds on this machine: what a command may load
+/// while it runs.
+pub fn system_libraries() -> Vec<PathBuf> {
+    const FOLDERS: [&str; 8] = [
+        "/usr/local/lib",
+        "/usr/local/lib64",
+        "/lib/x86_64-linux-gnu",
+        "/usr/lib/x86_64-linux-gnu",
+        "/lib64",
+        "/usr/lib64",
+        "/lib",
+        "/usr/lib",
+    ];
+    let asked = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&asked).chain(FOLDERS.iter().map(PathBuf::from));
+    folders
+        .filter_map(|folder| folder.read_dir().ok())
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name == "libcrypto.so" || name.starts_with("libcrypto.so.")
+        })
+        .collect()
 }
 
 fn status_code(status: ExitStatus) -> i32 {

@@ -107,6 +107,7 @@ fn machine(page: &mut Page) -> Probing {
         // It would attach the scheduler's programs.
         ledger: false,
         min_wait_ns: MIN_WAIT_NS,
+        stacks: false,
         unwind: None,
     };
     match Session::load(settings) {
@@ -297,9 +298,11 @@ fn memory_reads(page: &mut Page, plan: &Plan) {
     let _ = writeln!(
         page.text,
         "  {:<28} 16 bytes at the futex that a thread waits for: the lock's word and its owner\n  \
-         {:<28} with --stacks, words of the stack that hold return addresses and saved\n  \
-         {:<28} registers, when a thread leaves the CPU or wakes another",
-        "any", "", ""
+         {:<28} words of the stack that hold return addresses and saved registers, when a\n  \
+         {:<28} thread is sampled on its CPU (unless -F 0), and with --stacks when it leaves\n  \
+         {:<28} the CPU or wakes another\n  \
+         {:<28} 4 bytes of its code where it is sampled: does it spin at a `pause`?",
+        "any", "", "", "", ""
     );
     let _ = writeln!(page.text, "  No message, key or signature byte is ever read.");
 }

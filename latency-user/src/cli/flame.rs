@@ -1,5 +1,6 @@
 //! `latency flame`: a flame graph of a recording.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,32 +9,62 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use super::args::FlameArgs;
-use crate::recording::{self, Recording};
-use crate::render::flame::{self, Options};
+use crate::recording::{self, Recording, Stack};
+use crate::render::flame::{self, Options, Side, View};
+
+/// Reads a recording, with lines of source only if they are wanted.
+fn read(args: &FlameArgs, file: &Path) -> Result<Recording> {
+    let mut recording = recording::read(file)?;
+    if !args.lines {
+        recording.stacks.iter_mut().for_each(Stack::forget_lines);
+    }
+    Ok(recording)
+}
 
 /// Runs `latency flame`.
 ///
 /// # Errors
-/// The recording cannot be read, or has no such operation, or the graph cannot be written.
+/// A recording cannot be read, or has no such operation, or the graph cannot be written.
 pub fn run(args: &FlameArgs) -> Result<()> {
-    let recording = recording::read(&args.file)?;
-    check_operation(args, &recording)?;
-    let named = recording.locks.iter();
-    let lock_names = named.filter_map(|lock| Some((lock.address, lock.name.clone()?))).collect();
-    let options = Options {
-        view: args.view.into(),
-        in_operation: args.in_operation,
-        operation: args.operation.as_deref(),
-        lock_names: &lock_names,
-    };
-    let graph = if args.folded {
-        flame::fold(&recording, &options).into_bytes()
+    let recording = read(args, &args.file)?;
+    let mut svg = Vec::new();
+    let graph = if let Some(older) = &args.diff {
+        let before = read(args, older)?;
+        // An operation may be new, or gone: one of the two has it.
+        if check_operation(args, &args.file, &recording).is_err() {
+            check_operation(args, older, &before)?;
+        }
+        let names = [comparable_names(&before), comparable_names(&recording)];
+        let sides = [
+            Side { recording: &before, options: options(args, &names[0]) },
+            Side { recording: &recording, options: options(args, &names[1]) },
+        ];
+        for (side, file) in sides.iter().zip([older, &args.file]) {
+            if side.operations() == 0 {
+                bail!(
+                    "no operation completed in {}: there is nothing to compare per operation",
+                    file.display()
+                );
+            }
+        }
+        if args.folded {
+            flame::fold_diff(&sides[0], &sides[1]).into_bytes()
+        } else {
+            flame::write_diff(&sides[0], &sides[1], &mut svg)?;
+            svg
+        }
     } else {
-        let mut svg = Vec::new();
-        flame::write(&recording, &options, &mut svg)?;
-        svg
+        check_operation(args, &args.file, &recording)?;
+        let names = lock_names(&recording);
+        let options = options(args, &names);
+        if args.folded {
+            flame::fold(&recording, &options).into_bytes()
+        } else {
+            flame::write(&recording, &options, &mut svg)?;
+            svg
+        }
     };
-    match output(args, &options) {
+    match output(args) {
         None => super::print(&graph),
         Some(path) => {
             write(&path, &graph).with_context(|| {
@@ -47,18 +78,45 @@ pub fn run(args: &FlameArgs) -> Result<()> {
     }
 }
 
+fn options<'a>(args: &'a FlameArgs, lock_names: &'a BTreeMap<u64, String>) -> Options<'a> {
+    Options {
+        view: args.view.into(),
+        in_operation: args.in_operation,
+        operation: args.operation.as_deref(),
+        lock_names,
+    }
+}
+
+fn lock_names(recording: &Recording) -> BTreeMap<u64, String> {
+    let named = recording.locks.iter();
+    named.filter_map(|lock| Some((lock.address, lock.name.clone()?))).collect()
+}
+
+/// Names of locks for a comparison: an address means nothing in another process.
+fn comparable_names(recording: &Recording) -> BTreeMap<u64, String> {
+    let waits = recording.waits.iter().filter(|wait| wait.futex_address != 0);
+    let mut names: BTreeMap<u64, String> =
+        waits.map(|wait| (wait.futex_address, "[unnamed lock]".to_owned())).collect();
+    names.extend(lock_names(recording));
+    names
+}
+
 /// Where the graph goes; `None`: to standard output.
-fn output(args: &FlameArgs, options: &Options<'_>) -> Option<PathBuf> {
+fn output(args: &FlameArgs) -> Option<PathBuf> {
     match &args.output {
         Some(path) if path == Path::new("-") => None,
         Some(path) => Some(path.clone()),
         None if args.folded => None,
-        None => Some(args.file.with_extension(format!("{}.svg", options.view.name()))),
+        None => {
+            let diff = if args.diff.is_some() { ".diff" } else { "" };
+            let view = View::from(args.view).name();
+            Some(args.file.with_extension(format!("{view}{diff}.svg")))
+        }
     }
 }
 
 /// A name mistyped must not look like an operation that never waited.
-fn check_operation(args: &FlameArgs, recording: &Recording) -> Result<()> {
+fn check_operation(args: &FlameArgs, file: &Path, recording: &Recording) -> Result<()> {
     let Some(wanted) = &args.operation else { return Ok(()) };
     let measured = recording.rows.iter().map(|row| row.operation.as_str());
     let waited = recording.waits.iter().filter_map(|wait| wait.operation.as_deref());
@@ -68,7 +126,7 @@ fn check_operation(args: &FlameArgs, recording: &Recording) -> Result<()> {
     if known.contains(&wanted.as_str()) {
         return Ok(());
     }
-    let file = args.file.display();
+    let file = file.display();
     if known.is_empty() {
         bail!("{file} has no operation \"{wanted}\", nor any other; leave out --operation");
     }

@@ -14,9 +14,9 @@ use super::args::RecordArgs;
 use super::command::{self, Started};
 use super::describe::{children_note, header, library, probe_info, skipped_info};
 use super::live::{Live, Printer};
-use super::own;
 use super::report::{render, write_report};
 use super::scheduler::Scheduler;
+use super::{own, profile};
 use crate::attach::{self, Mode, Session, Settings, Site};
 use crate::plan::{Options, Plan, UserProbe};
 use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
@@ -144,14 +144,14 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let (mut target, mut plan) = look(pid, &args.probe, args.probe_all)?;
     if command.is_some() {
         // What the command may load later is probed from its first instruction on.
-        target.expect_files(&system_libraries());
+        target.expect_files(&command::system_libraries());
         plan.extend(&target.files);
     }
     if plan.probes.is_empty() {
         return Err(plan.explain_empty(&target).into());
     }
     refuse_hazards(&target, &plan)?;
-    let scheduler = Scheduler::prepare(&target, args.stacks);
+    let scheduler = Scheduler::prepare(&target, args)?;
     let mut session = Session::load(Settings {
         pid: target.pid,
         ring_bytes: args.ring_size,
@@ -160,7 +160,8 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         modes: modes(),
         ledger: !args.no_ledger,
         min_wait_ns: args.min_wait.as_nanos() as u64,
-        unwind: scheduler.sizes(),
+        stacks: args.stacks,
+        unwind: scheduler.sizes(args.frequency_hz()),
     })?;
     scheduler.give_rows(&mut session)?;
     let trap_cost = session.measure_trap_cost();
@@ -207,6 +208,9 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         started: Instant::now(),
     };
     tracing.attach_new()?;
+    warnings.extend(profile::start(args, &mut tracing.session));
+    // A command can wait: then nothing of it is missed.
+    tracing.sample(command.is_some());
     for warning in warnings {
         tracing.warn(warning);
     }
@@ -300,7 +304,16 @@ impl Tracing<'_> {
         Ok(())
     }
 
+    /// Begins to sample, if that is ready by now or `wait` is set.
+    fn sample(&mut self, wait: bool) {
+        let (session, builder) = (&mut self.session, &mut self.builder);
+        if let Some(warning) = profile::attach(self.args, session, builder, wait) {
+            self.warn(warning);
+        }
+    }
+
     fn drain(&mut self) {
+        self.sample(false);
         let (builder, scheduler) = (&mut self.builder, &mut self.scheduler);
         self.stream.drain(DRAIN_LIMIT, |record| match record {
             Record::Operation(operation) => builder.operation(operation),
@@ -330,6 +343,7 @@ impl Tracing<'_> {
     fn rescan(&mut self) {
         // A target that is gone ends the run by its pidfd.
         let Ok(new) = self.target.rescan() else { return };
+        self.scheduler.see(&self.target);
         if new.is_empty() {
             return;
         }
@@ -423,6 +437,9 @@ impl Tracing<'_> {
             warnings,
         });
         self.scheduler.finish(&self.target, &mut recording);
+        // Names are a large part of it.
+        recording.own_cost.cpu_ns = own::cpu_ns();
+        recording.own_cost.peak_memory_bytes = own::peak_memory_bytes();
         Ok(recording)
     }
 
@@ -473,32 +490,6 @@ impl Tracing<'_> {
         drop(self.session);
         printed
     }
-}
-
-/// The copies of libcrypto that the dynamic loader finds on this machine: what a command may load
-/// while it runs.
-fn system_libraries() -> Vec<PathBuf> {
-    const FOLDERS: [&str; 8] = [
-        "/usr/local/lib",
-        "/usr/local/lib64",
-        "/lib/x86_64-linux-gnu",
-        "/usr/lib/x86_64-linux-gnu",
-        "/lib64",
-        "/usr/lib64",
-        "/lib",
-        "/usr/lib",
-    ];
-    let asked = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&asked).chain(FOLDERS.iter().map(PathBuf::from));
-    folders
-        .filter_map(|folder| folder.read_dir().ok())
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name == "libcrypto.so" || name.starts_with("libcrypto.so.")
-        })
-        .collect()
 }
 
 fn output_path(args: &RecordArgs, target: &Target) -> PathBuf {

@@ -3,15 +3,18 @@
 
 use std::collections::HashMap;
 
+use anyhow::Result;
 use latency_common::counter::Counter;
 use latency_common::unwind::{StackEnd, UnwindCounter};
 
+use super::args::RecordArgs;
+use super::names::Names;
 use crate::attach::{AttachError, KernelCounts, Session, UnwindSizes};
 use crate::plan::unwind::Tables;
 use crate::recording::{Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
-use crate::symbolize::{RawStack, Symbolizer, modules_of};
-use crate::target::{Mapping, Target};
+use crate::symbolize::{KernelSymbols, RawStack};
+use crate::target::Target;
 
 /// Most distinct stacks that are kept; the kernel side sends each once.
 const MAX_STACKS: usize = 65_536;
@@ -20,29 +23,41 @@ const MAX_STACKS: usize = 65_536;
 pub struct Scheduler {
     tables: Option<Tables>,
     stacks: HashMap<u64, Stack>,
-    /// Where the target maps what, when tracing began.
-    mappings: Vec<Mapping>,
+    /// Stacks beyond [`MAX_STACKS`], each counted at every sight.
+    dropped_stacks: u64,
+    names: Names,
     pid: u32,
     comm: String,
 }
 
 impl Scheduler {
-    /// Compiles the target's unwind rows, if stacks are wanted.
-    pub fn prepare(target: &Target, stacks: bool) -> Self {
-        let tables = stacks.then(|| Tables::of(target));
-        Self {
-            tables,
+    /// Compiles the target's unwind rows, if stacks are wanted, and holds what names are made of.
+    ///
+    /// # Errors
+    /// As for [`Names::hold`].
+    pub fn prepare(target: &Target, args: &RecordArgs) -> Result<Self> {
+        let names = Names::hold(target, args)?;
+        let has_stacks = args.stacks || args.frequency_hz() > 0;
+        Ok(Self {
+            tables: has_stacks.then(|| Tables::of(target)),
             stacks: HashMap::new(),
-            // A target that is gone already has nothing to name.
-            mappings: target.mappings().unwrap_or_default(),
+            dropped_stacks: 0,
+            names,
             pid: target.pid,
             comm: target.comm.clone(),
-        }
+        })
     }
 
-    /// How much room the kernel side needs for the rows.
-    pub fn sizes(&self) -> Option<UnwindSizes> {
-        self.tables.as_ref().map(|tables| UnwindSizes::for_store(&tables.store, 1))
+    /// Takes note of what the target maps now.
+    pub fn see(&mut self, target: &Target) {
+        self.names.see(target);
+    }
+
+    /// How much room the kernel side needs for rows and stacks, if each CPU is sampled so often.
+    pub fn sizes(&self, frequency_hz: u32) -> Option<UnwindSizes> {
+        let cpus = aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u32);
+        let samples_hz = frequency_hz.saturating_mul(cpus);
+        self.tables.as_ref().map(|tables| UnwindSizes::for_store(&tables.store, 1, samples_hz))
     }
 
     /// Hands the rows to the kernel side.
@@ -76,35 +91,45 @@ impl Scheduler {
                 let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
                 builder.wait(wait, &mut name, &|tid| is_thread_of(pid, tid));
             }
+            Record::Sample(sample) => {
+                let pid = self.pid;
+                let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
+                builder.sample(sample, &mut name);
+            }
             Record::Stack(stack) if self.stacks.len() < MAX_STACKS => {
                 self.stacks.insert(stack.id, stack.clone());
             }
-            Record::Stack(_) | Record::Operation(_) | Record::Unknown(_) => {}
+            Record::Stack(stack) if self.stacks.contains_key(&stack.id) => {}
+            Record::Stack(_) => self.dropped_stacks += 1,
+            Record::Operation(_) | Record::Unknown(_) => {}
         }
     }
 
-    /// Puts the stacks that the recording's waits refer to into it, with names, and names its
+    /// Puts the stacks that the recording's waits and samples refer to into it, with names, and names its
     /// locks.
-    pub fn finish(&self, target: &Target, recording: &mut Recording) {
-        // Without unwind rows there are no stacks, but the locks still have names.
-        let mappings = match &self.tables {
-            Some(tables) => tables.mappings.clone(),
-            None => self.mappings.clone(),
-        };
-        let mut symbolizer = Symbolizer::new(modules_of(&mappings, &target.files));
+    pub fn finish(&mut self, target: &Target, recording: &mut Recording) {
         let mut wanted: Vec<u64> = recording
             .waits
             .iter()
             .flat_map(|wait| [wait.stack_id, wait.waker_stack_id])
+            .chain(
+                recording
+                    .profile
+                    .iter()
+                    .flat_map(|profile| &profile.groups)
+                    .flat_map(|group| [group.stack_id, group.kernel_stack_id]),
+            )
             .filter(|id| *id != 0)
             .collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let raw: Vec<RawStack> =
-            wanted.iter().filter_map(|id| self.stacks.get(id)).map(raw).collect();
-        recording.stacks = symbolizer.resolve(&raw);
-        for lock in &mut recording.locks {
-            lock.name = symbolizer.name_data(lock.address);
+        let wanted = wanted.iter().filter_map(|id| self.stacks.get(id));
+        let (kernel, user): (Vec<&Stack>, Vec<&Stack>) = wanted.partition(|stack| stack.is_kernel);
+        let user: Vec<RawStack> = user.into_iter().map(raw).collect();
+        self.names.give(target, &user, recording);
+        if !kernel.is_empty() {
+            let symbols = KernelSymbols::read();
+            recording.stacks.extend(kernel.into_iter().map(|stack| symbols.resolve(&raw(stack))));
         }
         recording.classify_locks();
     }
@@ -125,10 +150,16 @@ impl Scheduler {
             let lost = unwound.get(UnwindCounter::LostRingFull);
             if lost > 0 {
                 losses.push(format!(
-                    "{lost} stacks could not be recorded (ring buffer full): their waits are under \
-                     [no stack]"
+                    "{lost} stacks could not be recorded (ring buffer full): their waits and \
+                     samples are under [no stack]"
                 ));
             }
+        }
+        if self.dropped_stacks > 0 {
+            losses.push(format!(
+                "there were more than {MAX_STACKS} different stacks: {} later ones are under [no stack]",
+                self.dropped_stacks
+            ));
         }
         losses
     }
@@ -154,8 +185,10 @@ fn raw(stack: &Stack) -> RawStack {
 
 /// The name of a thread; `None` if it is gone.
 fn comm_of(pid: u32, tid: u32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
-    Some(text.trim_end().to_owned())
+    let bytes = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    // Any bytes are a name to the kernel.
+    let text = String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes));
+    Some(text.into_owned())
 }
 
 fn is_thread_of(pid: u32, tid: u32) -> bool {

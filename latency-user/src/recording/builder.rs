@@ -3,6 +3,7 @@
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
 use latency_common::record::{OperationRecord, SlotKey, WaitRecord, outcome};
+use latency_common::sample::SampleRecord;
 
 use crate::attach::TrapCost;
 
@@ -13,7 +14,9 @@ use super::model::{
     EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss, MAX_ALGORITHMS,
     MAX_INTERVALS, OwnCost, Probe, Recording, Row, Skipped, SlowOperation, Target, rate_hz,
 };
+use super::profile::SampleClock;
 use super::row::{RowBuilder, Slow};
+use super::samples::Samples;
 use super::waits::{Folded, Waits};
 
 const FIRST_INTERVAL_NS: u64 = 1_000_000_000;
@@ -92,6 +95,7 @@ pub struct RecordingBuilder {
     looked_operations: u64,
     ledger_mismatches: u64,
     waits: Waits,
+    samples: Samples,
 }
 
 impl RecordingBuilder {
@@ -112,6 +116,7 @@ impl RecordingBuilder {
             looked_operations: 0,
             ledger_mismatches: 0,
             waits: Waits::default(),
+            samples: Samples::default(),
         }
     }
 
@@ -166,6 +171,21 @@ impl RecordingBuilder {
             self.turn_to(offset_ns)
         };
         self.rows[row].record(record, late);
+        let is_operation = record.outcome != outcome::SIZE_QUERY;
+        let algorithm = is_operation.then_some(self.rows[row].algorithm);
+        self.samples.completed(record.tid, record.start_ns, record.duration_ns, algorithm);
+    }
+
+    /// Says that threads are sampled, how often each CPU is looked at, by what, and since when
+    /// (`CLOCK_MONOTONIC`, in nanoseconds).
+    pub fn set_sampled(&mut self, frequency_hz: u32, clock: SampleClock, since_ns: u64) {
+        let start_ns = since_ns.saturating_sub(self.header.start_ns);
+        self.samples.clock = Some((frequency_hz, clock, start_ns));
+    }
+
+    /// Takes one sample; `comm_of` as for [`Self::wait`].
+    pub fn sample(&mut self, record: &SampleRecord, comm_of: &mut dyn FnMut(u32) -> String) {
+        self.samples.add(record, comm_of);
     }
 
     /// Takes one record of a time off the CPU. `comm_of` reads the name of a thread (empty if it
@@ -261,6 +281,8 @@ impl RecordingBuilder {
 
         let Folded { groups, locks, ungrouped } =
             self.waits.folded(|operation| self.operation_name(operation));
+        let profile =
+            self.samples.folded(|operation| self.operation_name(operation), algorithm_name);
         let Header { mut probes, command_line, target, host, libraries, skipped, .. } =
             builder.header;
         for (probe, hits) in probes.iter_mut().zip(&finish.probe_hits) {
@@ -291,6 +313,7 @@ impl RecordingBuilder {
             },
             nested_calls: counter(Counter::Nested),
             waits: groups,
+            profile,
             stacks: Vec::new(),
             locks,
             ungrouped_waits: ungrouped,

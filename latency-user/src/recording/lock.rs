@@ -172,15 +172,18 @@ const RULES: &[(Match, LockClass)] = &[
     (Exact("pthread_cond_wait"), LockClass::Condvar),
     (Exact("pthread_cond_timedwait"), LockClass::Condvar),
     (Exact("pthread_cond_clockwait"), LockClass::Condvar),
+    (Exact("pthread_cond_wait_common"), LockClass::Condvar),
     (Exact("cnd_wait"), LockClass::Condvar),
     (Exact("cnd_timedwait"), LockClass::Condvar),
     (Exact("sem_wait"), LockClass::Semaphore),
-    (Exact("new_sem_wait"), LockClass::Semaphore),
+    // As inner functions of glibc call themselves, with its debug symbols.
+    (Prefix("new_sem_wait"), LockClass::Semaphore),
     (Exact("sem_timedwait"), LockClass::Semaphore),
     (Exact("sem_clockwait"), LockClass::Semaphore),
     (Exact("pthread_join"), LockClass::Join),
     (Exact("pthread_timedjoin_np"), LockClass::Join),
     (Exact("pthread_clockjoin_np"), LockClass::Join),
+    (Exact("pthread_clockjoin_ex"), LockClass::Join),
     (Exact("thrd_join"), LockClass::Join),
     // Rust's standard library: `std::sys::sync::mutex::futex` since 1.76, before that
     // `std::sys::unix::locks::futex_mutex`.

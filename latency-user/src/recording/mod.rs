@@ -9,10 +9,13 @@ mod ledger;
 mod live;
 mod lock;
 mod model;
+mod names;
 mod off_cpu;
+mod profile;
 mod row;
 #[cfg(test)]
 pub(crate) mod sample;
+mod samples;
 mod waits;
 
 pub use builder::{Finish, Header, RecordingBuilder};
@@ -30,4 +33,5 @@ pub use model::{
     SlowOperation, Target,
 };
 pub use off_cpu::{Frame, Reason, Stack, WaitGroup, Waker};
+pub use profile::{MAX_SAMPLE_GROUPS, Profile, SampleClock, SampleGroup};
 pub use waits::MAX_GROUPS;

@@ -8,6 +8,7 @@ use super::histogram::SparseHistogram;
 use super::ledger::RowLedger;
 use super::lock::{Lock, MAX_LOCKS};
 use super::off_cpu::{Stack, WaitGroup};
+use super::profile::Profile;
 
 /// At most this many intervals are kept; see [`Recording::interval_ns`].
 pub const MAX_INTERVALS: usize = 600;
@@ -68,7 +69,10 @@ pub struct Recording {
     /// Time off the CPU, largest first; empty where the scheduler was not traced.
     #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
     pub waits: Vec<WaitGroup>,
-    /// The stacks that the waits refer to.
+    /// What ran on the CPU; `None` where it was not sampled.
+    #[serde(default)]
+    pub profile: Option<Profile>,
+    /// The stacks that the waits and samples refer to.
     #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
     pub stacks: Vec<Stack>,
     /// The locks waited for, longest wait first; empty where the scheduler was not traced.
@@ -318,6 +322,9 @@ pub struct Loss {
     pub length_unreadable: u64,
     /// Clock readings that ran backwards: the duration was taken as 0.
     pub clock_backwards: u64,
+    /// Samples of threads on the CPU that did not arrive: the ring buffer was full.
+    #[serde(default)]
+    pub samples: u64,
 }
 
 impl Loss {
@@ -344,6 +351,7 @@ impl Loss {
             recursion_misses,
             length_unreadable: counter(Counter::LengthUnreadable),
             clock_backwards: counter(Counter::ClockBackwards),
+            samples: counter(Counter::LostSampleRecords),
         }
     }
 }
@@ -393,6 +401,13 @@ impl Recording {
         }
         if self.locks.iter().any(|lock| lock.waits != lock.histogram.count) {
             return Err("the waits of a lock contradict its histogram");
+        }
+        if let Some(profile) = &self.profile {
+            let groups = profile.groups.iter();
+            let sum = groups.fold(0u64, |sum, group| sum.saturating_add(group.samples));
+            if sum != profile.samples || profile.frequency_hz == 0 {
+                return Err("the samples contradict their number, or have no frequency");
+            }
         }
         Ok(())
     }

@@ -69,10 +69,11 @@ pub struct WaitGroup {
     pub max_ns: u64,
 }
 
-/// A user stack.
+/// A user stack, or the kernel's part of one, whose frames are of the module `[kernel]` or of one of
+/// the kernel's modules, such as `[ext4]`, and carry no addresses.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stack {
-    /// Under which [`WaitGroup`] refers to it.
+    /// Under which [`WaitGroup`] and [`super::SampleGroup`] refer to it.
     pub id: u64,
     /// Frames, the innermost first.
     pub frames: Vec<Frame>,
@@ -81,6 +82,15 @@ pub struct Stack {
     /// Whether frames were found by the frame pointer, where no unwind row was known: they may be
     /// wrong.
     pub used_frame_pointer: bool,
+}
+
+impl Stack {
+    /// Forgets the lines of source, so that frames differ by function alone.
+    pub fn forget_lines(&mut self) {
+        for frame in &mut self.frames {
+            (frame.file, frame.line) = (None, None);
+        }
+    }
 }
 
 /// One frame.
@@ -95,4 +105,29 @@ pub struct Frame {
     pub module: String,
     /// The address as the file counts it (its `st_value`s).
     pub module_address: u64,
+    /// The source file, where debug information tells and it was wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// Whether the function has no frame of its own: it was inlined into the next one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_inlined: bool,
+}
+
+impl Frame {
+    /// The line of source as `keysvc.c:120`, where it is known.
+    pub fn source(&self) -> Option<String> {
+        let file = self.file.as_deref()?.rsplit('/').next()?;
+        Some(match self.line {
+            Some(line) => format!("{file}:{line}"),
+            None => file.to_owned(),
+        })
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }

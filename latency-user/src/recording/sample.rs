@@ -9,8 +9,8 @@ use crate::attach::TrapCost;
 use super::{
     Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, Interval,
     IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Outcome, OwnCost, Price, Probe,
-    Reason, Recording, Row, RowLedger, Skipped, SlowOperation, SparseHistogram, Stack, StackShare,
-    Target, WaitEnds, WaitGroup, Waker, WakerShare,
+    Profile, Reason, Recording, Row, RowLedger, SampleClock, SampleGroup, Skipped, SlowOperation,
+    SparseHistogram, Stack, StackShare, Target, WaitEnds, WaitGroup, Waker, WakerShare,
 };
 
 const MILLISECOND: u64 = 1_000_000;
@@ -142,6 +142,7 @@ pub(crate) fn recording() -> Recording {
         incomplete_calls: IncompleteCalls { in_progress: 1, ..IncompleteCalls::default() },
         nested_calls: 0,
         waits: Vec::new(),
+        profile: None,
         stacks: Vec::new(),
         locks: Vec::new(),
         ungrouped_waits: 0,
@@ -192,6 +193,7 @@ fn stack(id: u64, frames: &[(&str, &str)]) -> Stack {
         function: (!function.is_empty()).then(|| function.into()),
         module: module.into(),
         module_address: 0x1000 + at as u64 * 16,
+        ..Frame::default()
     });
     Stack { id, frames: frames.collect(), ..Stack::default() }
 }
@@ -301,5 +303,48 @@ pub(crate) fn recording_with_waits() -> Recording {
             waker_stacks: vec![share(2, 20, total_ns)],
         },
     ];
+    recording
+}
+
+/// The same run with the CPUs sampled: the slow signs spin, the others do cryptography, and the
+/// verifies are too few to tell.
+pub(crate) fn recording_with_samples() -> Recording {
+    let mut recording = recording_with_waits();
+    recording.stacks.extend([
+        stack(5, &[("", "libc.so.6"), ("malloc", "libc.so.6"), ("key_find", "keysvc")]),
+        stack(6, &[("spin_wait", "keysvc"), ("key_find", "keysvc")]),
+        stack(7, &[("clear_page_erms", "[kernel]"), ("asm_exc_page_fault", "[kernel]")]),
+    ]);
+    let group = |name: &str, duration_log2, stack_id, samples| SampleGroup {
+        comm: "worker".into(),
+        operation: Some(name.into()),
+        algorithm: Some("ecdsa-p256".into()),
+        duration_log2: Some(duration_log2),
+        stack_id,
+        samples,
+        ..SampleGroup::default()
+    };
+    let groups = vec![
+        group("sign", 14, 4, 142),
+        group("sign", 21, 6, 36),
+        SampleGroup {
+            operation: None,
+            algorithm: None,
+            duration_log2: None,
+            ..group("", 0, 1, 20)
+        },
+        group("sign", 14, 5, 14),
+        SampleGroup { in_kernel: true, kernel_stack_id: 7, ..group("sign", 14, 4, 6) },
+        group("sign", 21, 4, 2),
+        group("verify", 16, 4, 7),
+    ];
+    recording.profile = Some(Profile {
+        frequency_hz: 99,
+        clock: SampleClock::CpuClock,
+        start_ns: 100 * MILLISECOND,
+        samples: groups.iter().map(|group| group.samples).sum(),
+        ungrouped: 0,
+        groups,
+    });
     recording
 }

@@ -11,6 +11,7 @@ use latency_common::wait::{WaitEnd, futex, futex_wait_end, waker_flag};
 use super::buckets::Buckets;
 use super::histogram::SparseHistogram;
 use super::lock::{HolderShare, Lock, MAX_LOCKS, MAX_SHARES, StackShare, WaitEnds, WakerShare};
+use super::names::{CATCH_ALL_NAME, Names};
 use super::off_cpu::{Reason, WaitGroup, Waker};
 
 /// At most this many groups are in a recording.
@@ -18,14 +19,8 @@ pub const MAX_GROUPS: usize = 64 << 10;
 /// Of these, so many are for waits beyond the others: one for each reason, inside each operation
 /// and outside.
 const CATCH_ALL_GROUPS: usize = 5 * 257;
-/// Names of so many threads are kept at a time.
-const MAX_NAMES: usize = 64 << 10;
-/// A thread's name is read again after so long: threads rename themselves when they have started.
-const NAME_AGE_NS: u64 = 1_000_000_000;
 /// The owner's tid in the futex word of a PI mutex: `FUTEX_TID_MASK` (include/uapi/linux/futex.h).
 const FUTEX_TID_MASK: u32 = 0x3fff_ffff;
-/// What the groups of the waits beyond [`MAX_GROUPS`] have for a thread's name.
-const CATCH_ALL_NAME: &str = "[other]";
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum WakerKey {
@@ -34,7 +29,7 @@ enum WakerKey {
     Unknown,
 }
 
-/// Everything about a wait but its length. Names are indices into [`Waits::names`].
+/// Everything about a wait but its length. `name` is of [`Waits::names`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct GroupKey {
     reason: Reason,
@@ -100,10 +95,7 @@ struct LockBuilder {
 pub(super) struct Waits {
     groups: HashMap<GroupKey, Sums>,
     locks: HashMap<u64, LockBuilder>,
-    names: Vec<String>,
-    name_ids: HashMap<String, u32>,
-    /// For each thread its name, and when that was read.
-    threads: HashMap<u32, (u32, u64)>,
+    names: Names,
     /// Waits counted in a catch-all group.
     ungrouped: u64,
     #[cfg(test)]
@@ -135,7 +127,7 @@ impl Waits {
         let now_ns = record.start_ns.saturating_add(record.duration_ns);
         let mut key = GroupKey {
             reason,
-            name: self.name_of(record.tid, now_ns, comm_of),
+            name: self.names.of_thread(record.tid, now_ns, comm_of),
             operation: (record.flags & wait_flag::IN_OPERATION != 0).then_some(record.operation),
             futex_address: if is_lock { record.futex_address } else { 0 },
             futex_command: if is_lock { record.futex_command } else { futex::NONE },
@@ -145,15 +137,15 @@ impl Waits {
             holder_tid,
         };
         if let WakerKey::Thread { tid, .. } = waker {
-            self.name_of(tid, now_ns, comm_of);
+            self.names.of_thread(tid, now_ns, comm_of);
         }
         if holder_tid != 0 {
-            self.name_of(holder_tid, now_ns, comm_of);
+            self.names.of_thread(holder_tid, now_ns, comm_of);
         }
         if self.groups.len() >= self.max_groups() && !self.groups.contains_key(&key) {
             self.ungrouped = self.ungrouped.saturating_add(1);
             key = GroupKey {
-                name: self.name_id(CATCH_ALL_NAME),
+                name: self.names.id(CATCH_ALL_NAME),
                 futex_address: 0,
                 futex_command: futex::NONE,
                 stack_id: 0,
@@ -207,50 +199,9 @@ impl Waits {
         MAX_GROUPS - CATCH_ALL_GROUPS
     }
 
-    /// The name of a thread, as an index.
-    fn name_of(&mut self, tid: u32, now_ns: u64, comm_of: &mut dyn FnMut(u32) -> String) -> u32 {
-        let known = self.threads.get(&tid).copied();
-        if let Some((name, read_ns)) = known
-            && now_ns.saturating_sub(read_ns) < NAME_AGE_NS
-        {
-            return name;
-        }
-        let comm = comm_of(tid);
-        let name = match known {
-            // The thread is gone; its waits have the name that it had.
-            Some((name, _)) if comm.is_empty() => name,
-            _ => self.name_id(&comm),
-        };
-        if self.threads.len() >= MAX_NAMES {
-            self.threads.clear();
-        }
-        self.threads.insert(tid, (name, now_ns));
-        name
-    }
-
-    fn name_id(&mut self, name: &str) -> u32 {
-        if let Some(&id) = self.name_ids.get(name) {
-            return id;
-        }
-        // A name for each of very many threads: the rest share one.
-        let name = if self.names.len() < MAX_NAMES { name } else { CATCH_ALL_NAME };
-        if let Some(&id) = self.name_ids.get(name) {
-            return id;
-        }
-        let id = self.names.len() as u32;
-        self.names.push(name.to_owned());
-        self.name_ids.insert(name.to_owned(), id);
-        id
-    }
-
-    fn comm(&self, tid: u32) -> String {
-        let name = self.threads.get(&tid).and_then(|thread| self.names.get(thread.0 as usize));
-        name.cloned().unwrap_or_default()
-    }
-
     fn waker(&self, waker: WakerKey) -> Waker {
         match waker {
-            WakerKey::Thread { tid, pid } => Waker::Thread { tid, pid, comm: self.comm(tid) },
+            WakerKey::Thread { tid, pid } => Waker::Thread { tid, pid, comm: self.names.comm(tid) },
             WakerKey::Interrupt => Waker::Interrupt,
             WakerKey::Unknown => Waker::Unknown,
         }
@@ -260,7 +211,7 @@ impl Waits {
     pub(super) fn folded(&self, operation_name: impl Fn(u8) -> String) -> Folded {
         let group = |(key, sums): (&GroupKey, &Sums)| WaitGroup {
             reason: key.reason,
-            comm: self.names.get(key.name as usize).cloned().unwrap_or_default(),
+            comm: self.names.get(key.name),
             operation: key.operation.map(&operation_name),
             futex_address: key.futex_address,
             futex_command: key.futex_command,
@@ -299,7 +250,7 @@ impl Waits {
         };
         let holder = |(tid, sums): (u32, Sums)| HolderShare {
             tid,
-            comm: self.comm(tid),
+            comm: self.names.comm(tid),
             waits: sums.count,
             total_ns: sums.total_ns,
         };

@@ -1,5 +1,6 @@
-//! Flame graphs of the time off the CPU, as folded stacks and as SVG.
+//! Flame graphs of the time on the CPU and off it, as folded stacks and as SVG.
 
+mod diff;
 mod fold;
 #[cfg(test)]
 mod tests;
@@ -7,15 +8,19 @@ mod tests;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use inferno::flamegraph::color::{BasicPalette, Palette};
+use inferno::flamegraph::color::{BasicPalette, MultiPalette, Palette};
 use inferno::flamegraph::{self, TextTruncateDirection};
 
 use crate::recording::Recording;
+pub use diff::{Side, fold_diff, write_diff};
 use fold::Folded;
 
 /// What a flame graph shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
+    /// The time on the CPU, by samples: `comm;root;…;leaf`, and above it the kernel's frames, with
+    /// `_[k]` behind their names.
+    OnCpu,
     /// All time off the CPU: `comm;root;…;leaf;[reason]`. The time that a thread was runnable
     /// after its wait is there as well, under `[run queue]`.
     OffCpu,
@@ -31,6 +36,7 @@ impl View {
     /// The name that the command line calls it by.
     pub fn name(self) -> &'static str {
         match self {
+            Self::OnCpu => "on-cpu",
             Self::OffCpu => "off-cpu",
             Self::Locks => "locks",
             Self::Wakers => "wakers",
@@ -39,6 +45,7 @@ impl View {
 
     fn title(self) -> &'static str {
         match self {
+            Self::OnCpu => "On-CPU time",
             Self::OffCpu => "Off-CPU time",
             Self::Locks => "Lock waits",
             Self::Wakers => "Blocked time and wakers",
@@ -46,25 +53,29 @@ impl View {
     }
 
     fn palette(self) -> Palette {
-        Palette::Basic(match self {
-            Self::OffCpu | Self::Locks => BasicPalette::Io,
-            Self::Wakers => BasicPalette::Aqua,
-        })
+        match self {
+            // The kernel's frames in a colour of their own, and C++ and Rust beside C.
+            Self::OnCpu => Palette::Multi(MultiPalette::Perl),
+            Self::OffCpu | Self::Locks => Palette::Basic(BasicPalette::Io),
+            Self::Wakers => Palette::Basic(BasicPalette::Aqua),
+        }
     }
 }
 
-/// Which waits to draw, and how.
+/// Which waits or samples to draw, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// The view.
     pub view: View,
-    /// Only waits inside operations.
+    /// Only what lies inside operations.
     pub in_operation: bool,
-    /// Only waits inside operations of this name.
+    /// Only what lies inside operations of this name.
     pub operation: Option<&'a str>,
     /// Names of futexes by address; one that is not here is shown by its address.
     pub lock_names: &'a BTreeMap<u64, String>,
 }
+
+const MICROSECOND_NS: u64 = 1000;
 
 /// Folded stacks, `frame;frame;frame COUNT` a line, the outermost first, counts in microseconds.
 ///
@@ -72,8 +83,8 @@ pub struct Options<'a> {
 /// rounded total (largest remainder); a stack that comes to no microsecond has no line.
 pub fn fold(recording: &Recording, options: &Options<'_>) -> String {
     let mut text = String::new();
-    for (stack, microseconds) in Folded::new(recording, options).rounded() {
-        text.push_str(&format!("{stack} {microseconds}\n"));
+    for (stack, microseconds) in Folded::new(recording, options).rounded(MICROSECOND_NS) {
+        text.push_str(&format!("{} {microseconds}\n", stack.join(";")));
     }
     text
 }
@@ -95,19 +106,30 @@ fn write_with(
 ) -> io::Result<()> {
     let folded = Folded::new(recording, options);
     let title = title(recording, options.view);
-    let subtitle = subtitle(&folded, options);
-    let mut lines: Vec<String> =
-        folded.rounded().map(|(stack, count)| format!("{stack} {count}")).collect();
+    let subtitle = subtitle(recording, &folded, options);
+    let lines: Vec<String> = folded
+        .rounded(MICROSECOND_NS)
+        .map(|(stack, count)| format!("{} {count}", stack.join(";")))
+        .collect();
     if lines.is_empty() {
-        return write_empty(recording, &title, &subtitle, out);
+        return write_empty(&title, &subtitle, why_empty(recording, options), out);
     }
     let mut settings = flamegraph::Options::default();
     settings.title = title;
     settings.subtitle = Some(subtitle);
     settings.colors = options.view.palette();
     settings.count_name = "us".into();
-    settings.deterministic = true;
     settings.no_javascript = !with_script;
+    draw(settings, lines, out)
+}
+
+/// Draws lines that are sorted by frame.
+fn draw(
+    mut settings: flamegraph::Options<'_>,
+    mut lines: Vec<String>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    settings.deterministic = true;
     settings.text_truncate_direction = TextTruncateDirection::Right;
     // inferno sorts whole lines, which tears a frame apart where a sibling's name continues it
     // with a character below `;`: `run`, `run::inner`. Ours are sorted by frame. Only as a "chart"
@@ -122,13 +144,22 @@ fn title(recording: &Recording, view: View) -> String {
     format!("{} of {} (pid {})", view.title(), fold::escaped(&target.comm), target.pid)
 }
 
-/// Which waits these are, and how far the stacks can be trusted.
-fn subtitle(folded: &Folded, options: &Options<'_>) -> String {
-    let mut parts = vec![match (options.operation, options.in_operation) {
+/// Which part of the run is drawn.
+fn scope(options: &Options<'_>) -> String {
+    match (options.operation, options.in_operation) {
         (Some(operation), _) => format!("inside {}", fold::escaped(operation)),
         (None, true) => "inside operations".into(),
         (None, false) => "inside and outside of operations".into(),
-    }];
+    }
+}
+
+/// Which waits or samples these are, and how far the stacks can be trusted.
+fn subtitle(recording: &Recording, folded: &Folded, options: &Options<'_>) -> String {
+    let mut parts = vec![scope(options)];
+    if let Some(profile) = recording.profile.as_ref().filter(|_| options.view == View::OnCpu) {
+        let (samples, frequency_hz) = (folded.samples, profile.frequency_hz);
+        parts.push(format!("{samples} samples, {frequency_hz} a second on each CPU"));
+    }
     for (part_ns, what) in [
         (folded.truncated_ns, "in truncated stacks"),
         (folded.no_stack_ns, "without a stack"),
@@ -142,18 +173,25 @@ fn subtitle(folded: &Folded, options: &Options<'_>) -> String {
     parts.join(" · ")
 }
 
+fn why_empty(recording: &Recording, options: &Options<'_>) -> &'static str {
+    let is_sampled = recording.profile.as_ref().map(|profile| profile.samples > 0);
+    match (options.view, is_sampled, recording.waits.is_empty()) {
+        (View::OnCpu, None, _) => "no samples: the CPUs were not sampled in this recording",
+        (View::OnCpu, Some(false), _) => {
+            "no samples: the target did not run, or not for long enough"
+        }
+        (View::OnCpu, Some(true), _) => {
+            "no samples: the recording holds samples, but none that this filter selects"
+        }
+        (_, _, true) => "no samples: the recording holds no waits",
+        (_, _, false) => {
+            "no samples: the recording holds waits, but none that this view and filter select"
+        }
+    }
+}
+
 /// inferno refuses to draw nothing, and an empty file would look like a failure.
-fn write_empty(
-    recording: &Recording,
-    title: &str,
-    subtitle: &str,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let why = if recording.waits.is_empty() {
-        "no samples: the recording holds no waits"
-    } else {
-        "no samples: the recording holds waits, but none that this view and filter select"
-    };
+fn write_empty(title: &str, subtitle: &str, why: &str, out: &mut impl Write) -> io::Result<()> {
     let text = |y: u32, size: u32, text: &str| {
         let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         format!("<text x=\"600\" y=\"{y}\" font-size=\"{size}\">{text}</text>\n")

@@ -1,5 +1,6 @@
 //! The page for a terminal, at most 100 columns wide.
 
+mod on_cpu;
 mod waits;
 
 use std::io::{self, Write};
@@ -47,6 +48,7 @@ pub fn render(report: &Report, style: Style) -> String {
     page.push('\n');
     page.push_str(&operations(report, style));
     page.push_str(&waits::ledgers(report, style));
+    page.push_str(&on_cpu::categories(report, style));
     page.push_str(&waits::locks(report, style));
     page.push_str(&slowest(report, style));
     page.push('\n');
@@ -323,6 +325,7 @@ fn other_losses(report: &Report) -> Vec<String> {
         (loss.recursion_misses, "probe run skipped", "probe runs skipped"),
         (loss.length_unreadable, "length unreadable", "lengths unreadable"),
         (loss.clock_backwards, "clock reading backwards", "clock readings backwards"),
+        (loss.samples, "sample of the CPUs", "samples of the CPUs"),
     ]
     .into_iter()
     .filter(|(number, ..)| *number > 0)

@@ -2,6 +2,7 @@
 //! docs/report-schema.md describes every key.
 
 mod ledger;
+mod on_cpu;
 mod verdict;
 mod waits;
 mod warnings;
@@ -17,7 +18,8 @@ use crate::recording::{
 };
 
 pub use ledger::{LedgerNs, LedgerTotals, Tail};
-pub use verdict::{Cause, Verdict};
+pub use on_cpu::{CategoryFunction, CategoryShares, MIN_SAMPLES, OnCpuCategories, Sampling};
+pub use verdict::{Basis, Cause, Verdict};
 pub use waits::{LockSummary, OffCpu, StackSummary, WakerKind, WakerSummary};
 
 /// Name and version of the JSON report's schema.
@@ -61,6 +63,8 @@ pub struct Report {
     pub ledger_mismatches: u64,
     /// Width of an interval, in nanoseconds.
     pub interval_ns: u64,
+    /// How the CPUs were sampled; null where they were not.
+    pub sampling: Option<Sampling>,
     /// What was lost, by cause.
     pub loss: Loss,
     /// Calls whose duration is not known.
@@ -106,7 +110,10 @@ pub struct Operation {
     pub ledger_ns: Option<LedgerNs>,
     /// How often their threads left the CPU; null likewise.
     pub switches: Option<u64>,
-    /// The middle half of the successes by duration; null likewise.
+    /// What the time on the CPU went into, by the samples in these operations; null where the CPUs
+    /// were not sampled.
+    pub on_cpu_categories: Option<OnCpuCategories>,
+    /// The middle half of the successes by duration; null where the scheduler was not traced.
     pub typical: Option<LedgerTotals>,
     /// The slowest of the successes; null likewise.
     pub tail: Option<Tail>,
@@ -156,12 +163,13 @@ impl From<&Recording> for Report {
     fn from(recording: &Recording) -> Self {
         let statistics = statistics(recording);
         let summaries = interval_summaries(recording);
+        let judge = on_cpu::Judge::of(recording);
         let mut operations: Vec<Operation> = statistics
             .rows
             .iter()
             .zip(&recording.rows)
             .zip(summaries)
-            .map(|((statistics, row), intervals)| operation(statistics, row, intervals))
+            .map(|((statistics, row), intervals)| operation(statistics, row, intervals, &judge))
             .collect();
         // The recording has the operations in the order of the plan: keep that, which needs the
         // place where each first appears.
@@ -187,6 +195,7 @@ impl From<&Recording> for Report {
             off_cpu: waits::off_cpu(recording, &stacks),
             ledger_mismatches: recording.ledger_mismatches,
             interval_ns: recording.interval_ns,
+            sampling: recording.profile.as_ref().map(Sampling::from),
             loss: recording.loss,
             incomplete_calls: recording.incomplete_calls,
             nested_calls: recording.nested_calls,
@@ -203,7 +212,12 @@ impl From<&Recording> for Report {
     }
 }
 
-fn operation(statistics: &RowStatistics, row: &Row, intervals: Vec<IntervalSummary>) -> Operation {
+fn operation(
+    statistics: &RowStatistics,
+    row: &Row,
+    intervals: Vec<IntervalSummary>,
+    judge: &on_cpu::Judge<'_>,
+) -> Operation {
     let counts = statistics.counts;
     let mut low_confidence = Vec::new();
     for (name, samples) in [("p99", P99_SAMPLES), ("p999", P999_SAMPLES)] {
@@ -225,6 +239,7 @@ fn operation(statistics: &RowStatistics, row: &Row, intervals: Vec<IntervalSumma
         failed_latency_ns: (counts.failed() > 0).then_some(statistics.failed),
         ledger_ns: total.map(|total| total.ledger_ns),
         switches: total.map(|total| total.switches),
+        on_cpu_categories: judge.categories(&row.operation, &row.algorithm, statistics.success.p99),
         typical: row.ledger.as_ref().map(|ledger| (&ledger.typical).into()),
         tail: row.ledger.as_ref().map(Tail::from),
         low_confidence,

@@ -45,7 +45,9 @@ fn keys() {
     // The description must not forget a key.
     let documented = include_str!("../../../docs/report-schema.md");
     let mut missing = Vec::new();
-    for recording in [sample::recording(), sample::recording_with_waits()] {
+    for recording in
+        [sample::recording(), sample::recording_with_waits(), sample::recording_with_samples()]
+    {
         let report = serde_json::to_value(Report::from(&recording)).unwrap();
         undocumented(&report, documented, &mut missing);
     }

@@ -1,5 +1,7 @@
 //! One sentence on why the slow operations are slow, and the figures behind it.
 
+mod on_cpu;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -7,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::waits::Stacks;
 use super::{LockSummary, Operation};
-use crate::aggregate::{Excess, Part, duration};
+use crate::aggregate::{Category, Excess, Part, duration};
 use crate::recording::{LockClass, Reason, Recording, RowLedger, WaitGroup, Waker};
 
 /// A part with at least this share of the excess is its cause; the same share of the lock wait makes
@@ -18,7 +20,8 @@ const HOLDER_SHARE: f64 = 0.5;
 /// Where there is no single cause, parts below this share are left out.
 const MENTIONED_SHARE: f64 = 0.05;
 
-/// Why the slowest 1 % of an operation are slower than the middle half.
+/// Why the slowest 1 % of an operation are slower than the middle half; or, where none are slow, what
+/// the middle half mostly spends its time on besides its own work.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Verdict {
     /// The sentence.
@@ -29,7 +32,9 @@ pub struct Verdict {
     pub algorithm: String,
     /// What most of the excess is.
     pub cause: Cause,
-    /// The share of the excess that the cause has, or without a single cause the largest part;
+    /// Whether this is about the excess of the slow operations, or about the typical ones.
+    pub basis: Basis,
+    /// The share of the excess (or of the typical duration) that the cause has, or without a single cause the largest part;
     /// between 0 and 1.
     pub share: f64,
     /// The 99th percentile, in nanoseconds.
@@ -40,8 +45,22 @@ pub struct Verdict {
     pub lock: Option<String>,
     /// The thread that held it, where it mostly was one.
     pub holder: Option<u32>,
-    /// The function that released it.
+    /// The function that released it; where the cause is time on the CPU, the one in which most of
+    /// its category was met.
     pub function: Option<String>,
+    /// What at least half of the time on the CPU is, where that is the cause.
+    pub category: Option<Category>,
+}
+
+/// What a verdict explains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// What the slowest operations have more than the typical.
+    Excess,
+    /// The duration of the typical operations.
+    #[serde(other)]
+    Typical,
 }
 
 /// What most of the excess is.
@@ -84,14 +103,18 @@ pub(super) fn verdict(
         let (excess, p99_ns) = excess(ledger, operation)?;
         Some((operation, excess, p99_ns))
     });
-    let (operation, excess, p99_ns) =
-        candidates.max_by(|left, right| left.1.total_ns.total_cmp(&right.1.total_ns))?;
+    let Some((operation, excess, p99_ns)) =
+        candidates.max_by(|left, right| left.1.total_ns.total_cmp(&right.1.total_ns))
+    else {
+        return on_cpu::typical(operations);
+    };
     let (cause, share) = cause_of(&excess);
     let culprit = if cause == Cause::Lock {
         Culprit::of(recording, &operation.operation, locks, stacks)
     } else {
         Culprit::default()
     };
+    let mostly = (cause == Cause::OnCpu).then(|| on_cpu::Mostly::of_slow(operation)).flatten();
     let beginning = format!(
         "P99 {} is {} against {} typical",
         operation.title(),
@@ -107,7 +130,10 @@ pub(super) fn verdict(
             percent(excess.share(Part::Preempted))
         ),
         Cause::Lock => format!("{} of the excess is {}", percent(share), culprit.text()),
-        Cause::OnCpu => format!("{} of the excess is time on the CPU", percent(share)),
+        Cause::OnCpu => {
+            let mostly = mostly.as_ref().map(|mostly| format!(", {mostly}")).unwrap_or_default();
+            format!("{} of the excess is time on the CPU{mostly}", percent(share))
+        }
         Cause::Io => format!("{} of the excess is I/O (uninterruptible waits)", percent(share)),
         Cause::Sleep => {
             format!("{} of the excess is sleep (timers, pipes, sockets)", percent(share))
@@ -124,7 +150,9 @@ pub(super) fn verdict(
         typical_ns: excess.typical_ns,
         lock: culprit.lock,
         holder: culprit.holder,
-        function: culprit.function,
+        function: culprit.function.or(mostly.as_ref().and_then(|mostly| mostly.function.clone())),
+        category: mostly.map(|mostly| mostly.category),
+        basis: Basis::Excess,
     })
 }
 

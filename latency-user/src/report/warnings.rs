@@ -129,6 +129,11 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
             "duration is counted as 0, because the clock ran backwards.",
             "durations are counted as 0, because the clock ran backwards.",
         ),
+        (
+            loss.samples,
+            "sample of what runs on the CPU was lost: the ring buffer was full.",
+            "samples of what runs on the CPU were lost: the ring buffer was full.",
+        ),
     ] {
         if number > 0 {
             warnings.push(plural(number, one, many));

@@ -3,6 +3,7 @@
 use bytes::Buf;
 use latency_common::ledger::Ledger;
 use latency_common::record::{OperationRecord, WaitRecord, kind};
+use latency_common::sample::SampleRecord;
 use thiserror::Error;
 
 use super::stack::{Stack, decode_stack};
@@ -14,6 +15,8 @@ pub enum Record {
     Operation(OperationRecord),
     /// A time that a thread was off the CPU.
     Wait(WaitRecord),
+    /// A look at a thread on the CPU.
+    Sample(SampleRecord),
     /// A stack that others refer to.
     Stack(Stack),
     /// A record of a kind that this version does not know.
@@ -56,6 +59,11 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
             kind,
             actual,
             expected: size_of::<WaitRecord>(),
+        }),
+        kind::SAMPLE => sample(kind, rest).ok_or(DecodeError::WrongLength {
+            kind,
+            actual,
+            expected: size_of::<SampleRecord>(),
         }),
         kind::STACK => decode_stack(bytes).map(Record::Stack),
         unknown => Ok(Record::Unknown(unknown)),
@@ -130,6 +138,24 @@ fn wait(kind: u32, mut rest: &[u8]) -> Option<Record> {
     }))
 }
 
+fn sample(kind: u32, mut rest: &[u8]) -> Option<Record> {
+    if rest.len() != size_of::<SampleRecord>() - size_of::<u32>() {
+        return None;
+    }
+    Some(Record::Sample(SampleRecord {
+        kind,
+        flags: rest.try_get_u8().ok()?,
+        operation: rest.try_get_u8().ok()?,
+        probe: rest.try_get_u16_ne().ok()?,
+        time_ns: rest.try_get_u64_ne().ok()?,
+        operation_start_ns: rest.try_get_u64_ne().ok()?,
+        tgid: rest.try_get_u32_ne().ok()?,
+        tid: rest.try_get_u32_ne().ok()?,
+        stack_id: rest.try_get_u64_ne().ok()?,
+        kernel_stack_id: rest.try_get_u64_ne().ok()?,
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,12 +176,14 @@ mod tests {
         kind.to_ne_bytes().into_iter().chain(tail).collect()
     }
 
-    const LENGTHS: [(u32, usize); 2] = [(kind::OPERATION, 120), (kind::WAIT, 104)];
+    const LENGTHS: [(u32, usize); 3] =
+        [(kind::OPERATION, 120), (kind::WAIT, 104), (kind::SAMPLE, 48)];
 
     fn encode(record: &Record) -> Vec<u8> {
         match record {
             Record::Operation(record) => bytes_of(record),
             Record::Wait(record) => bytes_of(record),
+            Record::Sample(record) => bytes_of(record),
             Record::Stack(_) | Record::Unknown(_) => Vec::new(),
         }
     }

@@ -48,7 +48,7 @@ impl<T: Borrow<MapData>> Stream<T> {
                     }
                 }
                 Record::Wait(_) => self.waits_received += 1,
-                Record::Stack(_) | Record::Unknown(_) => {}
+                Record::Sample(_) | Record::Stack(_) | Record::Unknown(_) => {}
             }
             take(&record);
         }

@@ -6,7 +6,7 @@ use latency_common::unwind::StackEnd;
 
 use super::DecodeError;
 
-/// A user stack, as the kernel side sends it once.
+/// A user stack, or the kernel's part of one, as the kernel side sends it once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stack {
     /// Under which other records refer to it.
@@ -17,6 +17,8 @@ pub struct Stack {
     pub end: Option<StackEnd>,
     /// Whether frames were found by the frame pointer, where no row was known: they may be wrong.
     pub used_frame_pointer: bool,
+    /// Whether the frames are the kernel's.
+    pub is_kernel: bool,
     /// Addresses, the innermost first. All but the innermost are return addresses, or, above a
     /// signal frame, the interrupted instruction.
     pub frames: Vec<u64>,
@@ -51,6 +53,7 @@ pub fn decode_stack(bytes: &[u8]) -> Result<Stack, DecodeError> {
         tgid,
         end: StackEnd::from_id(end),
         used_frame_pointer: flags & stack_flags::FRAME_POINTER != 0,
+        is_kernel: flags & stack_flags::KERNEL != 0,
         frames: frames.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect(),
     })
 }
@@ -78,6 +81,7 @@ mod tests {
             tgid: 42,
             end: Some(StackEnd::NoRow),
             used_frame_pointer: true,
+            is_kernel: false,
             frames: vec![1, 2, 3],
         };
         assert_eq!(decode_stack(&record(&[1, 2, 3])), Ok(stack));

@@ -1,35 +1,19 @@
-//! What an ELF file says about its addresses. The file is the target's, so every byte of it may be
-//! wrong: what cannot be read is missing, and nothing is read beyond a cap.
+//! A file's segments and symbols, with those of its separate debug information.
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use object::elf::{self, FileHeader64};
-use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _};
-use object::{Endianness, ReadCache, ReadRef};
+use super::Origins;
+use super::dwarf::{self, Sources};
+use super::index::{Index, Names, demangled};
+use super::parts::{Fault, Parts, Role, Segment};
+use super::plt;
+use super::separate::{self, Candidate};
 
-use super::index::{Index, Names, Symbol, demangled};
-
-/// Where separate symbols lie by build id, as Debian's `-dbgsym` and Fedora's `-debuginfo` packages
-/// put them.
-const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
-/// A section that is larger is not read: a sparse file must not eat the machine's memory.
-const SECTION_CAP_BYTES: u64 = 512 << 20;
-const NOTES_CAP_BYTES: u64 = 64 << 10;
-const SEGMENT_CAP: usize = 64;
-const SECTION_CAP: usize = 16 << 10;
 const PAGE_BYTES: u64 = 4096;
-
-/// A `PT_LOAD` segment.
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    virtual_address: u64,
-    file_offset: u64,
-    file_bytes: u64,
-    memory_bytes: u64,
-}
 
 /// An ELF file's segments and symbols.
 #[derive(Default, Debug)]
@@ -38,39 +22,101 @@ pub(super) struct Image {
     functions: Index,
     objects: Index,
     names: Names,
+    stubs: plt::Stubs,
+    debug_info: Option<DebugInfo>,
 }
 
-/// What is read of one file: an image in the making.
-#[derive(Default)]
-struct Parts {
-    segments: Vec<Segment>,
-    build_id: Vec<u8>,
-    functions: Vec<Symbol>,
-    objects: Vec<Symbol>,
-    names: Names,
+/// Where an image's debug information is.
+#[derive(Debug)]
+struct DebugInfo {
+    file: Arc<File>,
+    supplement: Option<File>,
 }
 
 impl Image {
-    /// Reads a file, and the separate symbols of its build id where they are installed. The file
-    /// is read, not mapped: one cut short while mapped would kill the tracer with SIGBUS.
-    pub fn of_file(file: &File) -> Self {
+    /// Reads a mapped file, and what separate debug information there is of it. `path` is the
+    /// file's, as the target sees it. What cannot be used is missing, and noted.
+    pub fn of_file(
+        file: &Arc<File>,
+        path: &Path,
+        origins: &mut Origins,
+        notes: &mut Vec<String>,
+    ) -> Self {
         let mut parts = Parts::default();
-        let cache = ReadCache::new(Positioned { file, position: 0 });
-        // What was read before the failure is still right.
-        let _ = parts.read(&cache, true);
-        if let Some(path) = debug_path(&parts.build_id)
-            && let Ok(separate) = File::open(path)
-        {
-            parts.read_separate(&separate);
+        // A file that is no ELF file has no names.
+        let _ = parts.read_file(file, Role::Mapped);
+        let mut debug_info = parts.has_debug_info.then(|| Arc::clone(file));
+        let stubs = plt::Stubs::of_file(file);
+        if let Some(packed) = parts.packed.take() {
+            let unpacked = separate::unpack(&packed).map_err(|error| error.to_string());
+            let read = unpacked.and_then(|unpacked| {
+                parts.read(&unpacked[..], Role::Embedded).map_err(|fault| fault.text().into())
+            });
+            if let Err(why) = read {
+                notes.push(format!("{}: its .gnu_debugdata cannot be read: {why}", path.display()));
+            }
         }
-        parts.finish()
+        let is_wanted = |parts: &Parts, debug_info: &Option<_>, lines| {
+            !parts.has_symbols || (lines && debug_info.is_none())
+        };
+        let mut found_in = parts.has_debug_info.then(|| (0, path.to_owned()));
+        if is_wanted(&parts, &debug_info, origins.lines) {
+            let (build_id, link) = (parts.build_id.clone(), parts.debug_link.take());
+            for candidate in separate::candidates(&build_id, link.as_ref(), path, &origins.roots) {
+                let Candidate { file, path, root, is_other } = candidate;
+                let read = match is_other {
+                    false => parts.read_file(&file, Role::Separate).map_err(Fault::text),
+                    true => Err("its checksum is not the one that the file is linked to"),
+                };
+                match read {
+                    Ok(()) => {
+                        if parts.has_debug_info && debug_info.is_none() {
+                            debug_info = Some(Arc::new(file));
+                            found_in = Some((root, path));
+                        }
+                    }
+                    Err(why) => notes.push(format!("{} is not used: {why}", path.display())),
+                }
+                if !is_wanted(&parts, &debug_info, origins.lines) {
+                    break;
+                }
+            }
+        }
+        if is_wanted(&parts, &debug_info, origins.lines)
+            && !parts.build_id.is_empty()
+            && let Some(debuginfod) = &mut origins.debuginfod
+        {
+            match debuginfod.fetch(&parts.build_id) {
+                Ok(None) => {}
+                Ok(Some(file)) => match parts.read_file(&file, Role::Separate) {
+                    Ok(()) if parts.has_debug_info => debug_info = Some(Arc::new(file)),
+                    Ok(()) => {}
+                    Err(fault) => notes.push(format!(
+                        "{}: what debuginfod sent is not used: {}",
+                        path.display(),
+                        fault.text()
+                    )),
+                },
+                Err(why) => notes.push(format!("{}: debuginfod: {why}", path.display())),
+            }
+        }
+        let debug_info = debug_info.filter(|_| origins.lines).map(|file| {
+            let supplement = supplement(&file, found_in, origins);
+            DebugInfo { file, supplement }
+        });
+        Self { stubs, debug_info, ..Self::of_parts(parts) }
     }
 
     /// Reads an image that lies in memory, as the vdso does.
     pub fn of_bytes(bytes: &[u8]) -> Self {
         let mut parts = Parts::default();
-        let _ = parts.read(bytes, true);
-        parts.finish()
+        let _ = parts.read(bytes, Role::Mapped);
+        Self::of_parts(parts)
+    }
+
+    fn of_parts(mut parts: Parts) -> Self {
+        let (functions, objects, names) = parts.indexed();
+        Self { segments: parts.segments, functions, objects, names, ..Self::default() }
     }
 
     /// The address, as the file counts it, of a byte of the file.
@@ -97,10 +143,13 @@ impl Image {
         })
     }
 
-    /// The function that covers an address.
+    /// The function that covers an address; of a stub that leads to one in another file,
+    /// `name@plt`.
     pub fn function(&self, virtual_address: u64) -> Option<String> {
-        let symbol = self.functions.covering(virtual_address)?;
-        Some(demangled(self.names.get(symbol))).filter(|name| !name.is_empty())
+        match self.functions.covering(virtual_address) {
+            Some(symbol) => Some(demangled(self.names.get(symbol))).filter(|name| !name.is_empty()),
+            None => self.stubs.name(virtual_address),
+        }
     }
 
     /// The variable that covers an address, and the offset within it.
@@ -110,136 +159,42 @@ impl Image {
         (!name.is_empty()).then(|| (name, virtual_address - symbol.start))
     }
 
+    /// Inlined functions and lines at addresses, where there is debug information and it was wanted.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn sources(&self, virtual_addresses: &[u64]) -> Result<Sources, String> {
+        match &self.debug_info {
+            Some(info) => dwarf::look_up(&info.file, info.supplement.as_ref(), virtual_addresses),
+            None => Ok(Sources::new()),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn object_names(&self) -> Vec<String> {
+        self.objects.symbols().iter().map(|symbol| demangled(self.names.get(symbol))).collect()
+    }
+
     #[cfg(test)]
     pub fn function_ranges(&self) -> Vec<(u64, u64)> {
         self.functions.symbols().iter().map(|symbol| (symbol.start, symbol.end)).collect()
     }
 }
 
-impl Parts {
-    fn read<'data, R: ReadRef<'data>>(&mut self, data: R, is_main: bool) -> Option<()> {
-        let header = FileHeader64::<Endianness>::parse(data).ok()?;
-        let endian = header.endian().ok()?;
-        let mut build_id = Vec::new();
-        for segment in header.program_headers(endian, data).ok()?.iter().take(SEGMENT_CAP) {
-            if segment.p_type(endian) == elf::PT_LOAD && is_main {
-                self.segments.push(Segment {
-                    virtual_address: segment.p_vaddr(endian),
-                    file_offset: segment.p_offset(endian),
-                    file_bytes: segment.p_filesz(endian),
-                    memory_bytes: segment.p_memsz(endian),
-                });
-            }
-            if segment.p_type(endian) == elf::PT_NOTE && segment.p_filesz(endian) <= NOTES_CAP_BYTES
-            {
-                let Ok(Some(mut notes)) = segment.notes(endian, data) else { continue };
-                while let Ok(Some(note)) = notes.next() {
-                    if note.n_type(endian) == elf::NT_GNU_BUILD_ID
-                        && note.name() == elf::ELF_NOTE_GNU
-                    {
-                        build_id = note.desc().to_vec();
-                    }
-                }
-            }
-        }
-        if is_main {
-            self.build_id = build_id;
-        } else if self.build_id != build_id {
-            // Symbols of another build would name the wrong functions.
-            return None;
-        }
-        let sections = header.sections(endian, data).ok()?;
-        for section in sections.iter().take(SECTION_CAP) {
-            if ![elf::SHT_SYMTAB, elf::SHT_DYNSYM].contains(&section.sh_type(endian)) {
-                continue;
-            }
-            let strings = sections.section(section.link(endian)).ok()?;
-            if [section, strings].iter().any(|part| part.sh_size(endian) > SECTION_CAP_BYTES) {
-                continue;
-            }
-            let symbols: &[elf::Sym64<Endianness>] = section.data_as_array(endian, data).ok()?;
-            let table = self.names.add(strings.data(endian, data).ok()?.to_vec());
-            for symbol in symbols {
-                self.keep(symbol, endian, table);
-            }
-        }
-        Some(())
-    }
-
-    /// Adds a symbol, if it names a function or a variable of a known size. One without a size is
-    /// mostly a label within a function, as glibc's `__syscall_cancel_arch_end`.
-    fn keep(&mut self, symbol: &elf::Sym64<Endianness>, endian: Endianness, table: u32) {
-        let section = symbol.st_shndx(endian);
-        if section == elf::SHN_UNDEF || section == elf::SHN_ABS {
-            return;
-        }
-        let start = symbol.st_value(endian);
-        let Some(end) = start.checked_add(symbol.st_size(endian)).filter(|&end| end > start) else {
-            return;
-        };
-        let (list, mut rank) = match symbol.st_type() {
-            elf::STT_FUNC => (&mut self.functions, 0),
-            // Its code is the resolver's.
-            elf::STT_GNU_IFUNC => (&mut self.functions, 4),
-            // Assembly that does not declare its functions.
-            elf::STT_NOTYPE => (&mut self.functions, 8),
-            elf::STT_OBJECT | elf::STT_COMMON => (&mut self.objects, 0),
-            _ => return,
-        };
-        rank += match symbol.st_bind() {
-            // glibc's public names are weak, and the internal ones beside them global.
-            elf::STB_GLOBAL | elf::STB_GNU_UNIQUE | elf::STB_WEAK => 0,
-            _ => 1,
-        };
-        list.push(Symbol { start, end, table, name: symbol.st_name(endian), rank });
-    }
-
-    /// Adds the symbols of a separate file, if it belongs to this one.
-    fn read_separate(&mut self, file: &File) {
-        let cache = ReadCache::new(Positioned { file, position: 0 });
-        let _ = self.read(&cache, false);
-    }
-
-    fn finish(self) -> Image {
-        let Self { segments, functions, objects, names, build_id: _ } = self;
-        let functions = Index::new(functions, &names);
-        let objects = Index::new(objects, &names);
-        Image { segments, functions, objects, names }
-    }
-}
-
-fn debug_path(build_id: &[u8]) -> Option<PathBuf> {
-    let (first, rest) = build_id.split_first()?;
-    if rest.is_empty() || rest.len() > 63 {
-        return None;
-    }
-    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(Path::new(DEBUG_FOLDER).join(format!("{first:02x}/{rest}.debug")))
-}
-
-/// A file that is read at a position of its own: others that hold the same open file may move
-/// theirs.
-struct Positioned<'file> {
-    file: &'file File,
-    position: u64,
-}
-
-impl Read for Positioned<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = self.file.read_at(buffer, self.position)?;
-        self.position = self.position.saturating_add(length as u64);
-        Ok(length)
-    }
-}
-
-impl Seek for Positioned<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let position = match to {
-            SeekFrom::Start(position) => Some(position),
-            SeekFrom::End(by) => self.file.metadata()?.len().checked_add_signed(by),
-            SeekFrom::Current(by) => self.position.checked_add_signed(by),
-        };
-        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.position)
-    }
+/// The file that `dwz` moved shared parts of debug information to: by build id, or by the path that
+/// is relative to the file it was moved from.
+fn supplement(
+    debug_info: &File,
+    found_in: Option<(usize, PathBuf)>,
+    origins: &Origins,
+) -> Option<File> {
+    let (link, build_id) = dwarf::supplement(debug_info)?;
+    let is_it = |file: &File| dwarf::build_id(file).as_ref() == Some(&build_id);
+    let by_id = separate::build_id_path(&build_id);
+    let by_id = by_id.and_then(|path| origins.roots.iter().find_map(|root| root.open(&path).ok()));
+    by_id.filter(is_it).or_else(|| {
+        let (root, path) = found_in?;
+        let path = path.parent()?.join(OsStr::from_bytes(&link));
+        origins.roots.get(root)?.open(&path).ok().filter(is_it)
+    })
 }

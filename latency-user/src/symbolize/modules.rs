@@ -29,6 +29,7 @@ pub fn modules_of(mappings: &[Mapping], files: &[ElfFile]) -> Vec<Module> {
             end: mapping.end,
             file_offset: mapping.offset,
             name: name_of(&mapping.path),
+            path: mapping.path.clone(),
             file: open.get(&mapping.file).cloned(),
             bytes: vdso.clone().filter(|_| is_vdso(mapping)),
         })
@@ -45,7 +46,7 @@ fn is_vdso(mapping: &Mapping) -> bool {
 
 /// Our own vdso: the kernel maps the same one into every 64-bit process, and ours can be read
 /// after the target is gone.
-fn own_vdso() -> Option<Arc<[u8]>> {
+pub(super) fn own_vdso() -> Option<Arc<[u8]>> {
     let maps = std::fs::read("/proc/self/maps").ok()?;
     let mapping = parse_maps(&maps).find(is_vdso)?;
     let size_bytes =

@@ -1,5 +1,12 @@
+use std::path::Path;
+
 use super::*;
 use crate::target::parse_maps;
+
+mod debug_files;
+mod lines;
+mod run_time;
+mod workshop;
 
 /// A variable with a symbol and an address of its own, in `.bss`.
 static TEST_LOCK: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -25,6 +32,10 @@ fn own_modules() -> Vec<Module> {
     modules
 }
 
+fn image_of(file: &Arc<File>) -> Image {
+    Image::of_file(file, Path::new("/nowhere/x"), &mut Origins::default(), &mut Vec::new())
+}
+
 fn stack(frames: &[u64]) -> RawStack {
     RawStack { id: 7, frames: frames.to_vec(), ..RawStack::default() }
 }
@@ -41,7 +52,7 @@ fn own_process() {
         truncated: Some("too deep".into()),
         used_frame_pointer: true,
     };
-    let stacks = Symbolizer::new(own_modules()).resolve(&[raw]);
+    let stacks = Symbolizer::new(own_modules(), Origins::default()).resolve(&[raw]);
     let [stack] = &stacks[..] else { panic!("{stacks:?}") };
     assert_eq!((stack.id, stack.truncated.as_deref()), (42, Some("too deep")));
     assert!(stack.used_frame_pointer);
@@ -58,7 +69,7 @@ fn own_process() {
 /// not.
 #[test]
 fn return_addresses() {
-    let mut symbolizer = Symbolizer::new(own_modules());
+    let mut symbolizer = Symbolizer::new(own_modules(), Origins::default());
     let start = a_function_to_find as *const () as u64;
     let stacks = symbolizer.resolve(&[stack(&[start, start])]);
     let [inner, outer] = &stacks[0].frames[..] else { panic!("{stacks:?}") };
@@ -74,7 +85,7 @@ fn between_symbols() {
     let modules = own_modules();
     let of_getpid = |module: &&Module| module.holds(libc::getpid as *const () as u64);
     let module = modules.iter().find(of_getpid).unwrap().clone();
-    let image = Image::of_file(module.file.as_ref().unwrap());
+    let image = image_of(module.file.as_ref().unwrap());
     let ranges = image.function_ranges();
     let first = image.virtual_address(module.file_offset).unwrap();
     let last = first + (module.end - module.start) - 1;
@@ -86,7 +97,7 @@ fn between_symbols() {
     });
     let gap = gap.expect("functions of the C library are aligned");
     let address = module.start + (gap - first);
-    let stacks = Symbolizer::new(modules).resolve(&[stack(&[address])]);
+    let stacks = Symbolizer::new(modules, Origins::default()).resolve(&[stack(&[address])]);
     let frame = &stacks[0].frames[0];
     assert_eq!((frame.function.as_deref(), frame.module_address), (None, gap), "{frame:?}");
     assert!(frame.module.starts_with("libc"), "{frame:?}");
@@ -112,7 +123,7 @@ fn stripped_middle_function() {
         println!("SKIPPED stripped_middle_function: no C compiler");
         return;
     }
-    let whole = Image::of_file(&File::open(&library).unwrap());
+    let whole = image_of(&Arc::new(File::open(&library).unwrap()));
     let ranges = whole.function_ranges();
     let named = |name: &str| {
         let has_name = |range: &&(u64, u64)| whole.function(range.0).as_deref() == Some(name);
@@ -128,7 +139,7 @@ fn stripped_middle_function() {
     }
     let file = Arc::new(File::open(&library).unwrap());
     drop(folder);
-    let image = Image::of_file(&file);
+    let image = image_of(&file);
     println!("{:x?} {:x?}", ranges, image.function_ranges());
     assert_eq!(image.function(first.1 - 1).as_deref(), Some("first"));
     if image.function(middle.0).as_deref() == Some("middle") {
@@ -146,7 +157,7 @@ fn data() {
     TEST_LOCK.store(1, std::sync::atomic::Ordering::Relaxed);
     let heap = Box::new(0_u64);
     let on_stack = 0_u64;
-    let mut symbolizer = Symbolizer::new(own_modules());
+    let mut symbolizer = Symbolizer::new(own_modules(), Origins::default());
     let lock = &raw const TEST_LOCK as u64;
     let name = symbolizer.name_data(lock).unwrap();
     assert!(name.starts_with("latency_user-"), "{name}");
@@ -174,7 +185,8 @@ fn vdso() {
     let image = Image::of_bytes(module.bytes.as_ref().unwrap());
     let named = |range: &(u64, u64)| image.function(range.0).is_some_and(|it| it.contains("time"));
     let clock = image.function_ranges().into_iter().find(named).unwrap();
-    let stacks = Symbolizer::new(modules).resolve(&[stack(&[module.start + clock.0])]);
+    let stacks =
+        Symbolizer::new(modules, Origins::default()).resolve(&[stack(&[module.start + clock.0])]);
     let frame = &stacks[0].frames[0];
     assert_eq!(frame.module, "[vdso]");
     assert_eq!(frame.function, image.function(clock.0));
@@ -185,8 +197,10 @@ fn vdso() {
 fn remapped() {
     let module =
         |start, end, name: &str| Module { start, end, name: name.into(), ..Module::default() };
-    let mut symbolizer =
-        Symbolizer::new(vec![module(0x3000, 0x5000, "b"), module(0x1000, 0x3000, "a")]);
+    let mut symbolizer = Symbolizer::new(
+        vec![module(0x3000, 0x5000, "b"), module(0x1000, 0x3000, "a")],
+        Origins::default(),
+    );
     let names = |symbolizer: &mut Symbolizer| {
         let frames =
             symbolizer.resolve(&[stack(&[0x1000, 0x2800, 0x3800, 0x4801])]).remove(0).frames;

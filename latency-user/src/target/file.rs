@@ -155,10 +155,19 @@ fn open_regular(path: &Path) -> Result<File, OpenError> {
         .custom_flags(libc::O_PATH | libc::O_CLOEXEC)
         .open(path)
         .map_err(OpenError::Io)?;
-    if !handle.metadata().map_err(OpenError::Io)?.is_file() {
-        return Err(OpenError::NotRegular);
+    regular(&handle).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => OpenError::NotRegular,
+        _ => OpenError::Io(error),
+    })
+}
+
+/// Opens for reading what a handle (`O_PATH`) names, if it is a regular file; else the error is
+/// [`io::ErrorKind::InvalidInput`].
+pub(super) fn regular(handle: &File) -> io::Result<File> {
+    if !handle.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }
-    File::open(format!("/proc/self/fd/{}", handle.as_raw_fd())).map_err(OpenError::Io)
+    File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()))
 }
 
 fn matches_mapping(file: &File, mapping: &Mapping) -> bool {

@@ -7,6 +7,7 @@ mod file;
 mod hazard;
 mod maps;
 mod process;
+mod root;
 mod texts;
 mod version;
 
@@ -21,6 +22,7 @@ pub use file::ElfFile;
 pub use hazard::Hazard;
 pub use maps::{FileId, Mapping, parse as parse_maps};
 pub use process::Child;
+pub use root::Root;
 use texts::Texts;
 
 use file::OpenError;
@@ -62,6 +64,10 @@ pub struct Target {
     pub seccomp_mode: u32,
     /// Whether it lives in our PID namespace.
     pub shares_pid_namespace: bool,
+    /// Its id in its own PID namespace.
+    pub own_pid: u32,
+    /// Its mappings as of the last scan.
+    pub last_mappings: Vec<Mapping>,
     /// The files it runs code from; only ever appended to.
     pub files: Vec<ElfFile>,
     /// What makes return probes dangerous.
@@ -146,6 +152,8 @@ impl Target {
             children,
             seccomp_mode: status.seccomp,
             shares_pid_namespace: process::shares_pid_namespace(pid).unwrap_or(true),
+            own_pid: status.own_pid,
+            last_mappings: Vec::new(),
             files: Vec::new(),
             hazards: Vec::new(),
             notes,
@@ -185,14 +193,15 @@ impl Target {
         if !self.same_process() {
             return Err(TargetError::Exited(self.pid));
         }
+        let mappings: Vec<Mapping> = maps::parse(&maps).collect();
         let mut new = Vec::new();
-        for mapping in maps::parse(&maps) {
+        for mapping in &mappings {
             let is_file = mapping.is_executable() && mapping.file.inode != 0;
             if !is_file || !self.seen.insert(mapping.file) {
                 continue;
             }
             let is_main = mapping.path == self.exe;
-            match file::open(self.pid, &mapping, is_main, &self.wanted) {
+            match file::open(self.pid, mapping, is_main, &self.wanted) {
                 Ok(file) => {
                     // An expected one that came, or, where maps and stat disagree on the device,
                     // one that is known.
@@ -222,6 +231,7 @@ impl Target {
                 )),
             }
         }
+        self.last_mappings = mappings;
         Ok(new)
     }
 

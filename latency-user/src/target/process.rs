@@ -22,6 +22,8 @@ pub(crate) struct Status {
     pub(crate) uid: u32,
     pub(crate) threads: u32,
     pub(crate) seccomp: u32,
+    /// The process id in the process's own PID namespace.
+    pub(crate) own_pid: u32,
 }
 
 /// The fields of /proc/PID/stat that matter here.
@@ -65,15 +67,19 @@ pub(crate) fn parse_stat(stat: &[u8]) -> Option<Stat> {
 
 /// Reads /proc/PID/status; a kernel without seccomp has no such line.
 pub(crate) fn parse_status(status: &[u8]) -> Option<Status> {
-    let number = |name: &[u8]| -> Option<u32> {
+    let words = |name: &[u8]| {
         let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
-        str::from_utf8(line).ok()?.split_whitespace().next()?.parse().ok()
+        Some(str::from_utf8(line).ok()?.split_whitespace())
     };
+    let number = |name: &[u8]| -> Option<u32> { words(name)?.next()?.parse().ok() };
+    let tgid = number(b"Tgid:")?;
     Some(Status {
-        tgid: number(b"Tgid:")?,
+        tgid,
         uid: number(b"Uid:")?,
         threads: number(b"Threads:").unwrap_or(0),
         seccomp: number(b"Seccomp:").unwrap_or(0),
+        // From the tracer's PID namespace down to the innermost.
+        own_pid: words(b"NStgid:").and_then(|ids| ids.last()?.parse().ok()).unwrap_or(tgid),
     })
 }
 
@@ -164,8 +170,10 @@ mod tests {
     #[test]
     fn status() {
         let text = b"Name:\tx\nTgid:\t7\nUid:\t1000\t0\t0\t0\nThreads:\t3\nSeccomp:\t2\n";
-        let expected = Status { tgid: 7, uid: 1000, threads: 3, seccomp: 2 };
+        let expected = Status { tgid: 7, uid: 1000, threads: 3, seccomp: 2, own_pid: 7 };
         assert_eq!(parse_status(text), Some(expected));
+        let text = b"Tgid:\t4711\nNStgid:\t4711\t88\t1\nUid:\t0\t0\t0\t0\n";
+        assert_eq!(parse_status(text).map(|status| status.own_pid), Some(1));
         let own = read_status(std::process::id()).expect("procfs");
         assert_eq!(own.tgid, std::process::id());
         assert!(own.threads >= 1);

@@ -17,6 +17,8 @@ fn stacks() {
         (&["?", "pthread_cond_clockwait", "std::condition_variable::wait"], Condvar),
         (&["?", "pthread_rwlock_wrlock", "CRYPTO_THREAD_write_lock"], Rwlock),
         (&["?", "sem_wait", "main"], Semaphore),
+        (&["__futex_abstimed_wait_common", "__new_sem_wait_slow64.constprop.0"], Semaphore),
+        (&["__futex_abstimed_wait_common", "__pthread_clockjoin_ex", "main"], Join),
         (&["?", "__pthread_clockjoin_ex", "pthread_join", "main"], Join),
         (
             &[

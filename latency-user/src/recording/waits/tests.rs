@@ -2,6 +2,7 @@ use latency_common::record::kind;
 use latency_common::wait::syscall;
 
 use super::*;
+use crate::recording::names::NAME_AGE_NS;
 
 const MUTEX: u64 = 0x5555_0000_1000;
 

@@ -1,9 +1,9 @@
-//! Waits to folded stacks. Frames are escaped here and nowhere else.
+//! Waits and samples to folded stacks. Frames are escaped here and nowhere else.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Options, View};
-use crate::recording::{Frame, Reason, Recording, Stack, WaitGroup, Waker};
+use crate::recording::{Frame, Profile, Reason, Recording, Stack, WaitGroup, Waker};
 
 /// Time per stack.
 #[derive(Default)]
@@ -18,19 +18,29 @@ pub(super) struct Folded {
     pub no_stack_ns: u64,
     /// Of this, time in whole stacks that were partly found by frame pointers.
     pub frame_pointer_ns: u64,
+    /// How many samples they are; 0 for waits.
+    pub samples: u64,
 }
 
+type Stacks<'a> = HashMap<u64, &'a Stack>;
+
 impl Folded {
-    /// Folds the waits that the options select.
+    /// Folds the waits, or the samples, that the options select.
     pub fn new(recording: &Recording, options: &Options<'_>) -> Self {
-        let stacks: HashMap<u64, &Stack> =
-            recording.stacks.iter().map(|stack| (stack.id, stack)).collect();
+        let stacks: Stacks<'_> = recording.stacks.iter().map(|stack| (stack.id, stack)).collect();
         let mut folded = Self::default();
+        if options.view == View::OnCpu {
+            if let Some(profile) = &recording.profile {
+                folded.samples(profile, &stacks, options);
+            }
+            return folded;
+        }
         for wait in recording.waits.iter().filter(|wait| is_selected(wait, options)) {
             let stack = stacks.get(&wait.stack_id).copied();
             let mut frames = vec![escaped(&wait.comm)];
             push_stack(&mut frames, stack);
             match options.view {
+                View::OnCpu => {}
                 View::OffCpu => {
                     for (leaf, time_ns) in
                         [(reason(wait.reason), wait.total_ns), ("[run queue]", wait.run_queue_ns)]
@@ -69,36 +79,64 @@ impl Folded {
         }
     }
 
-    /// Stacks in folded form with their time in whole microseconds, in the order of the tree. The
-    /// times add up to the rounded total: each is cut to whole microseconds, and those that are
-    /// missing then go to the stacks that were cut the most.
-    pub fn rounded(&self) -> impl Iterator<Item = (String, u64)> {
-        let cut_ns = |time_ns: &u64| time_ns % 1000;
+    fn samples(&mut self, profile: &Profile, stacks: &Stacks<'_>, options: &Options<'_>) {
+        for group in &profile.groups {
+            if !is_of_operation(group.operation.as_deref(), options) {
+                continue;
+            }
+            let stack = stacks.get(&group.stack_id).copied();
+            let mut frames = vec![escaped(&group.comm)];
+            push_stack(&mut frames, stack);
+            let leaf = stack.and_then(|stack| stack.frames.first()).filter(|_| !group.in_kernel);
+            if let (Some(leaf), Some(last)) = (leaf.and_then(module_alone), frames.last_mut()) {
+                *last = leaf;
+            }
+            match stacks.get(&group.kernel_stack_id) {
+                Some(kernel) => push_kernel(&mut frames, kernel),
+                None if group.in_kernel => frames.push("[kernel]".into()),
+                None => {}
+            }
+            self.samples = self.samples.saturating_add(group.samples);
+            self.add(frames, stack, group.samples.saturating_mul(profile.period_ns()));
+        }
+    }
+
+    /// Stacks in folded form with their time in units of `unit_ns`, in the order of the tree. The
+    /// times add up to the rounded total: each is cut to whole units, and those that are missing
+    /// then go to the stacks that were cut the most. What comes to no unit is left out.
+    pub fn rounded(&self, unit_ns: u64) -> impl Iterator<Item = (&[String], u64)> {
+        let unit_ns = unit_ns.max(1);
+        let cut_ns = move |time_ns: &u64| time_ns % unit_ns;
         let cut: u128 = self.stacks.values().map(|time_ns| u128::from(cut_ns(time_ns))).sum();
-        let missing = usize::try_from((cut + 500) / 1000).unwrap_or(usize::MAX);
+        let missing = (cut + u128::from(unit_ns) / 2) / u128::from(unit_ns);
+        let missing = usize::try_from(missing).unwrap_or(usize::MAX);
         let mut by_cut: Vec<(usize, u64)> =
             self.stacks.values().map(cut_ns).enumerate().filter(|(_, cut)| *cut > 0).collect();
         by_cut.sort_by_key(|&(at, cut)| (std::cmp::Reverse(cut), at));
-        let mut counts: Vec<u64> = self.stacks.values().map(|time_ns| time_ns / 1000).collect();
+        let mut counts: Vec<u64> = self.stacks.values().map(|time_ns| time_ns / unit_ns).collect();
         for &(at, _) in by_cut.iter().take(missing) {
             counts[at] += 1;
         }
-        let lines = self.stacks.keys().map(|frames| frames.join(";")).zip(counts);
-        lines.filter(|(_, count)| *count > 0)
+        let stacks = self.stacks.keys().map(Vec::as_slice).zip(counts);
+        stacks.filter(|(_, count)| *count > 0)
     }
 }
 
 fn is_selected(wait: &WaitGroup, options: &Options<'_>) -> bool {
     let of_view = match options.view {
+        View::OnCpu => false,
         View::OffCpu => true,
         View::Locks => wait.reason == Reason::Lock,
         View::Wakers => wait.reason != Reason::Preempted,
     };
-    let of_operation = match options.operation {
-        Some(operation) => wait.operation.as_deref() == Some(operation),
-        None => !options.in_operation || wait.operation.is_some(),
-    };
-    of_view && of_operation
+    of_view && is_of_operation(wait.operation.as_deref(), options)
+}
+
+fn is_of_operation(operation: Option<&str>, options: &Options<'_>) -> bool {
+    match options.operation {
+        Some(wanted) => operation == Some(wanted),
+        None => !options.in_operation || operation.is_some(),
+    }
 }
 
 fn reason(reason: Reason) -> &'static str {
@@ -131,6 +169,21 @@ fn push_stack(frames: &mut Vec<String>, stack: Option<&Stack>) {
     frames.extend(stack.frames.iter().rev().map(label));
 }
 
+/// A frame without a name as its module. Where a thread was interrupted, the address is another
+/// with almost each sample, and says nothing: a graph of them is a comb.
+fn module_alone(frame: &Frame) -> Option<String> {
+    let module = frame.module.trim_start_matches('[').trim_end_matches(']');
+    (frame.function.is_none() && !module.is_empty()).then(|| format!("[{}]", escaped(module)))
+}
+
+/// Appends the kernel's part of a stack, with the mark that flame graphs know it by.
+fn push_kernel(frames: &mut Vec<String>, stack: &Stack) {
+    frames.extend(stack.frames.iter().rev().map(|frame| match &frame.function {
+        Some(function) => format!("{}_[k]", escaped(function)),
+        None => escaped(&frame.module),
+    }));
+}
+
 /// Appends whoever ended a wait: its stack from the leaf to the root, so that both leaves meet.
 fn push_waker(frames: &mut Vec<String>, wait: &WaitGroup, stack: Option<&Stack>) {
     match &wait.waker {
@@ -147,7 +200,10 @@ fn push_waker(frames: &mut Vec<String>, wait: &WaitGroup, stack: Option<&Stack>)
 
 fn label(frame: &Frame) -> String {
     match &frame.function {
-        Some(function) => escaped(function),
+        Some(function) => match frame.source() {
+            Some(source) => escaped(&format!("{function} ({source})")),
+            None => escaped(function),
+        },
         // Addresses that are nowhere say nothing, and would make a frame for each.
         None if frame.module.is_empty() => "[unknown]".into(),
         None => {

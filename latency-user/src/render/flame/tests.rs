@@ -1,12 +1,20 @@
 use super::*;
-use crate::recording::{Frame, Reason, Stack, WaitGroup, Waker, sample};
+use crate::recording::{
+    Counts, Frame, Profile, Reason, Row, SampleGroup, Stack, WaitGroup, Waker, sample,
+};
 use crate::render::golden;
 
 const MILLISECOND: u64 = 1_000_000;
 
 fn frame(function: &str, module: &str, address: u64) -> Frame {
     let function = Some(function.to_owned()).filter(|name| !name.is_empty());
-    Frame { address, function, module: module.into(), module_address: address & 0xffff }
+    Frame {
+        address,
+        function,
+        module: module.into(),
+        module_address: address & 0xffff,
+        ..Frame::default()
+    }
 }
 
 fn stack(id: u64, functions: &[&str]) -> Stack {
@@ -81,6 +89,53 @@ fn recording() -> Recording {
     }
 }
 
+fn kernel_stack(id: u64, functions: &[&str]) -> Stack {
+    let frames = functions.iter().map(|name| frame(name, "[kernel]", 0)).collect();
+    Stack { id, frames, ..Stack::default() }
+}
+
+fn samples(
+    operation: Option<&str>,
+    stack_id: u64,
+    kernel_stack_id: u64,
+    samples: u64,
+) -> SampleGroup {
+    SampleGroup {
+        comm: "worker".into(),
+        operation: operation.map(String::from),
+        in_kernel: kernel_stack_id != 0,
+        stack_id,
+        kernel_stack_id,
+        samples,
+        ..SampleGroup::default()
+    }
+}
+
+/// A thousand signs, with 20 samples at 100 a second in them and 3 outside.
+fn sampled() -> Recording {
+    let groups = vec![
+        samples(Some("sign"), 11, 0, 14),
+        samples(Some("sign"), 12, 21, 4),
+        samples(Some("sign"), 0, 22, 2),
+        samples(None, 13, 0, 3),
+    ];
+    let samples = groups.iter().map(|group| group.samples).sum();
+    let profile = Profile { frequency_hz: 100, samples, groups, ..Profile::default() };
+    let received = Counts { successes: 1000, ..Counts::default() };
+    Recording {
+        rows: vec![Row { operation: "sign".into(), received, ..Row::default() }],
+        profile: Some(profile),
+        stacks: vec![
+            stack(11, &["bn_mul", "EVP_DigestSign", "handle_request", "start_thread"]),
+            stack(12, &["malloc", "EVP_DigestSign", "handle_request", "start_thread"]),
+            stack(13, &["parse::<u8>", "handle_request", "start_thread"]),
+            kernel_stack(21, &["clear_page_erms", "asm_exc_page_fault"]),
+            kernel_stack(22, &[""]),
+        ],
+        ..sample::recording()
+    }
+}
+
 fn options(view: View, names: &BTreeMap<u64, String>) -> Options<'_> {
     Options { view, in_operation: false, operation: None, lock_names: names }
 }
@@ -103,8 +158,9 @@ fn sum(folded: &str) -> u64 {
 #[test]
 fn golden_folded() {
     let names = names();
-    for view in [View::OffCpu, View::Locks, View::Wakers] {
-        let folded = fold(&recording(), &options(view, &names));
+    for view in [View::OnCpu, View::OffCpu, View::Locks, View::Wakers] {
+        let recording = if view == View::OnCpu { sampled() } else { recording() };
+        let folded = fold(&recording, &options(view, &names));
         golden::check(&format!("flame-{}.folded", view.name()), &folded);
     }
 }
@@ -113,8 +169,9 @@ fn golden_folded() {
 #[test]
 fn golden_svg() {
     let names = names();
-    for view in [View::OffCpu, View::Locks, View::Wakers] {
-        let svg = svg(&recording(), &options(view, &names));
+    for view in [View::OnCpu, View::OffCpu, View::Locks, View::Wakers] {
+        let recording = if view == View::OnCpu { sampled() } else { recording() };
+        let svg = svg(&recording, &options(view, &names));
         check_xml(&svg);
         golden::check(&format!("flame-{}.svg", view.name()), &svg);
     }
@@ -212,11 +269,18 @@ fn awkward_names() {
     let mut recording = recording();
     recording.waits.clear();
     recording.stacks.clear();
+    let mut kernel = Vec::new();
     for (id, name) in (1..).zip(awkward) {
         let mut leaf = stack(id, &[name, "main"]);
         leaf.truncated = Some(name.into());
         leaf.frames.insert(0, frame("", name, 0x10));
         recording.stacks.push(leaf);
+        kernel.push(kernel_stack(id + 1000, &[name]));
+        recording
+            .profile
+            .get_or_insert_default()
+            .groups
+            .push(SampleGroup { comm: name.into(), ..samples(Some(name), id, id + 1000, 3) });
         recording.waits.push(WaitGroup {
             comm: name.into(),
             waker: Waker::Thread { tid: 1, pid: 1, comm: name.into() },
@@ -227,8 +291,13 @@ fn awkward_names() {
         });
     }
     recording.target.comm = "a;<b&\u{1}".into();
+    recording.stacks.extend(kernel);
+    if let Some(profile) = &mut recording.profile {
+        profile.frequency_hz = 1000;
+        profile.samples = 3 * awkward.len() as u64;
+    }
     let names: BTreeMap<u64, String> = (1..).zip(awkward.map(String::from)).collect();
-    for view in [View::OffCpu, View::Locks, View::Wakers] {
+    for view in [View::OnCpu, View::OffCpu, View::Locks, View::Wakers] {
         let operation = Some("bell\u{7}\u{0}\u{1b}[31m");
         check_xml(&svg(&recording, &Options { operation, ..options(view, &names) }));
         let folded = fold(&recording, &options(view, &names));
@@ -239,6 +308,143 @@ fn awkward_names() {
         assert!(svg.contains(&format!("total_samples=\"{}\"", sum(&folded))), "{folded}");
         assert!(!svg.contains("%; "), "{svg}");
     }
+}
+
+/// Check that samples are folded as time, with the kernel's part on top, and how the filters and the
+/// number of samples show.
+#[test]
+fn samples_as_time() {
+    let (recording, names) = (sampled(), BTreeMap::new());
+    let all = options(View::OnCpu, &names);
+    assert_eq!(sum(&fold(&recording, &all)), 23 * 10_000);
+    let inside = fold(&recording, &Options { in_operation: true, ..all });
+    assert_eq!(sum(&inside), 20 * 10_000, "{inside}");
+    let fault = "malloc;asm_exc_page_fault_[k];clear_page_erms_[k] 40000";
+    assert!(inside.contains(fault), "{inside}");
+    assert!(inside.contains("worker;[no stack];[kernel] 20000"), "{inside}");
+    let svg = svg(&recording, &Options { in_operation: true, ..all });
+    assert!(svg.contains("20 samples, 100 a second on each CPU"), "{svg}");
+}
+
+/// Check that samples at different addresses of code without names are one frame, and that its
+/// callers keep theirs.
+#[test]
+fn nameless_leaves() {
+    let (mut recording, names) = (sampled(), BTreeMap::new());
+    for (id, address) in [(31, 0x7f00_1010), (32, 0x7f00_1024)] {
+        let mut stack = stack(id, &["", "", "main"]);
+        stack.frames[0] = frame("", "libcrypto.so.3", address);
+        recording.stacks.push(stack);
+    }
+    let profile = recording.profile.as_mut().unwrap();
+    profile.groups = vec![samples(None, 31, 0, 1), samples(None, 32, 0, 2)];
+    profile.samples = 3;
+    let folded = fold(&recording, &options(View::OnCpu, &names));
+    assert_eq!(folded, "worker;main;[keyservice+0x1000];[libcrypto.so.3] 30000\n");
+}
+
+/// Check what an on-CPU graph without samples says.
+#[test]
+fn not_sampled() {
+    let (mut recording, names) = (sampled(), BTreeMap::new());
+    let all = options(View::OnCpu, &names);
+    let other = svg(&recording, &Options { operation: Some("verify"), ..all });
+    assert!(other.contains("the recording holds samples, but none that this filter"), "{other}");
+    recording.profile = Some(Profile { frequency_hz: 99, ..Profile::default() });
+    assert!(svg(&recording, &all).contains("the target did not run"));
+    recording.profile = None;
+    assert!(svg(&recording, &all).contains("the CPUs were not sampled"));
+}
+
+/// The same signs done faster, twice as many, and without the allocation.
+fn faster() -> Recording {
+    let mut recording = sampled();
+    recording.rows[0].received.successes = 2000;
+    let profile = recording.profile.as_mut().unwrap();
+    profile.groups = vec![
+        samples(Some("sign"), 11, 0, 20),
+        samples(Some("sign"), 14, 0, 2),
+        samples(None, 13, 0, 6),
+    ];
+    profile.samples = 28;
+    recording.stacks.push(stack(14, &["arena_alloc", "handle_request", "start_thread"]));
+    recording
+}
+
+fn sides<'a>(before: &'a Recording, after: &'a Recording, options: Options<'a>) -> [Side<'a>; 2] {
+    [before, after].map(|recording| Side { recording, options })
+}
+
+/// Check a difference by hand: nanoseconds an operation before and after, what is gone and what is
+/// new included.
+#[test]
+fn differences() {
+    let (before, after, names) = (sampled(), faster(), BTreeMap::new());
+    let options = Options { in_operation: true, ..options(View::OnCpu, &names) };
+    let [before, after] = sides(&before, &after, options);
+    assert_eq!((before.operations(), after.operations()), (1000, 2000));
+    assert_eq!(
+        fold_diff(&before, &after),
+        "worker;[no stack];[kernel] 20000 0\n\
+         worker;start_thread;handle_request;EVP_DigestSign;bn_mul 140000 100000\n\
+         worker;start_thread;handle_request;EVP_DigestSign;malloc;asm_exc_page_fault_[k];\
+         clear_page_erms_[k] 40000 0\n\
+         worker;start_thread;handle_request;arena_alloc 0 10000\n"
+    );
+}
+
+/// Check that the operations of the time before the sampling began do not count.
+#[test]
+fn late_sampling() {
+    let (mut recording, names) = (sampled(), BTreeMap::new());
+    recording.profile.as_mut().unwrap().start_ns = recording.duration_ns / 2;
+    let options = Options { in_operation: true, ..options(View::OnCpu, &names) };
+    let [before, after] = sides(&recording, &recording, options);
+    let folded = fold_diff(&before, &after);
+    assert!(folded.contains(";bn_mul 280000 280000"), "{folded}");
+}
+
+/// Check that a recording does not differ from itself, whatever the view.
+#[test]
+fn no_difference() {
+    let (sampled, waited, names) = (sampled(), recording(), names());
+    for view in [View::OnCpu, View::OffCpu, View::Locks, View::Wakers] {
+        let recording = if view == View::OnCpu { &sampled } else { &waited };
+        let [before, after] = sides(recording, recording, options(view, &names));
+        let folded = fold_diff(&before, &after);
+        assert!(!folded.is_empty());
+        for line in folded.lines() {
+            let mut counts = line.rsplit(' ');
+            assert_eq!(counts.next(), counts.next(), "{line}");
+        }
+        let mut svg = Vec::new();
+        diff::write_diff_with(&before, &after, false, &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        check_xml(&svg);
+        assert!(!svg.contains("<title>[gone]"), "{svg}");
+    }
+}
+
+/// Check the graph of a difference: widths are the newer's, what is gone stands apart at its old
+/// width, and a difference of nothing says so.
+#[test]
+fn difference_svg() {
+    let (before, after, names) = (sampled(), faster(), BTreeMap::new());
+    let draw = |operation| {
+        let options = Options { operation, ..options(View::OnCpu, &names) };
+        let [before, after] = sides(&before, &after, options);
+        let mut svg = Vec::new();
+        diff::write_diff_with(&before, &after, false, &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        check_xml(&svg);
+        svg
+    };
+    let svg = draw(Some("sign"));
+    assert!(svg.contains("<title>[gone] (60,000 ns an operation"), "{svg}");
+    assert!(svg.contains("<title>bn_mul (100,000 ns an operation"), "{svg}");
+    assert!(svg.contains("200 µs an operation before, 110 µs now"), "{svg}");
+    golden::check("flame-diff.svg", &svg);
+    assert!(draw(Some("verify")).contains("neither recording holds any"));
 }
 
 /// Check that siblings one of whose names begins with the other's do not tear a frame apart.

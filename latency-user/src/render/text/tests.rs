@@ -43,6 +43,12 @@ fn page_with_loss() {
     golden::check("page-loss.txt", &page);
 }
 
+/// Check the page of a run with the CPUs sampled.
+#[test]
+fn page_with_samples() {
+    golden::check("page-samples.txt", &page_from(sample::recording_with_samples(), |_| ()));
+}
+
 /// Check the page of a run with the scheduler traced.
 #[test]
 fn page_with_waits() {
