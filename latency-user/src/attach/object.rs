@@ -80,38 +80,57 @@ impl Programs {
         Ok(Self { object, btf, loaded: HashMap::new() })
     }
 
+    /// Loads several programs at the same time: the verifier works on each in its own thread, and
+    /// takes tens of milliseconds. What fails here is left to [`Self::load`], which tells why.
+    pub fn load_together(&mut self, kinds: &[Kind]) {
+        let this = &*self;
+        let loaded: Vec<(Kind, OwnedFd)> = std::thread::scope(|scope| {
+            let missing = kinds.iter().filter(|kind| !this.loaded.contains_key(kind));
+            let loads: Vec<_> = missing
+                .map(|kind| (*kind, scope.spawn(move || this.load_program(*kind))))
+                .collect();
+            loads
+                .into_iter()
+                .filter_map(|(kind, load)| Some((kind, load.join().ok()?.ok()?)))
+                .collect()
+        });
+        self.loaded.extend(loaded);
+    }
+
     /// Loads a program into the kernel, once.
     pub fn load(&mut self, kind: Kind) -> Result<BorrowedFd<'_>, AttachError> {
         if !self.loaded.contains_key(&kind) {
-            let function = self
-                .object
-                .programs
-                .get(kind.name)
-                .and_then(|program| {
-                    self.object.functions.get(&(program.section_index, program.address))
-                })
-                .ok_or_else(|| {
-                    AttachError::Object(format!("the program {} is missing", kind.name))
-                })?;
-            // A walk over a stack is a callback, which must have a type.
-            let types = self.btf.as_ref().map(|btf| syscalls::FunctionTypes {
-                btf: btf.as_fd(),
-                records: function.func_info.func_info_bytes(),
-                record_bytes: function.func_info_rec_size,
-            });
-            let fd = syscalls::load_program(
-                kind.name,
-                &function.instructions,
-                &self.object.license,
-                kind.purpose,
-                types.as_ref(),
-            )?;
+            let fd = self.load_program(kind)?;
             self.loaded.insert(kind, fd);
         }
         match self.loaded.get(&kind) {
             Some(fd) => Ok(fd.as_fd()),
             None => Err(AttachError::Object(format!("the program {} is missing", kind.name))),
         }
+    }
+
+    fn load_program(&self, kind: Kind) -> Result<OwnedFd, AttachError> {
+        let function = self
+            .object
+            .programs
+            .get(kind.name)
+            .and_then(|program| {
+                self.object.functions.get(&(program.section_index, program.address))
+            })
+            .ok_or_else(|| AttachError::Object(format!("the program {} is missing", kind.name)))?;
+        // A walk over a stack is a callback, which must have a type.
+        let types = self.btf.as_ref().map(|btf| syscalls::FunctionTypes {
+            btf: btf.as_fd(),
+            records: function.func_info.func_info_bytes(),
+            record_bytes: function.func_info_rec_size,
+        });
+        syscalls::load_program(
+            kind.name,
+            &function.instructions,
+            &self.object.license,
+            kind.purpose,
+            types.as_ref(),
+        )
     }
 
     /// Runs of one program, by its name, as [`Self::load`] loaded it.

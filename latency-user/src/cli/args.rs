@@ -82,9 +82,11 @@ pub struct RecordArgs {
     /// Do not follow the scheduler: percentiles only, at the lowest cost
     #[arg(long)]
     pub no_ledger: bool,
-    /// Take the stacks of waits and wakers too, for `latency flame`; starting takes half a second
-    /// longer
-    #[arg(long, conflicts_with = "no_ledger")]
+    /// Do not take the stacks of waits and wakers: `latency flame` then has none to draw
+    #[arg(long)]
+    pub no_stacks: bool,
+    /// What is the default now
+    #[arg(long, hide = true, overrides_with = "no_stacks")]
     pub stacks: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10us", env = "LATENCY_MIN_WAIT")]
@@ -92,6 +94,13 @@ pub struct RecordArgs {
     /// Command to start, as the user who called sudo, and to trace from its first operation on
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub command: Vec<std::ffi::OsString>,
+}
+
+impl RecordArgs {
+    /// Whether to take stacks: they are the scheduler's.
+    pub const fn stacks(&self) -> bool {
+        !self.no_stacks && !self.no_ledger
+    }
 }
 
 /// `latency report`.

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Result;
 use latency_common::probe::LengthSource;
@@ -11,6 +12,7 @@ use super::args::DoctorArgs;
 use super::describe;
 use super::record::{self, DEFAULT_RING_BYTES};
 use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings};
+use crate::plan::unwind::{Limits, Tables};
 use crate::plan::{Plan, Price};
 use crate::target::{Hazard, Target};
 
@@ -188,7 +190,28 @@ fn process(page: &mut Page, args: &DoctorArgs, pid: u32, mode: Option<Mode>) -> 
     probes(page, &target, &plan);
     memory_reads(page, &plan);
     cost(page, &plan, mode);
+    stacks(page, &target);
     Ok(())
+}
+
+/// What it takes to follow the target's stacks without frame pointers.
+fn stacks(page: &mut Page, target: &Target) {
+    let begin = Instant::now();
+    let tables = Tables::of(target, Limits::default());
+    let taken_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let bytes = 8 * tables.store.words();
+    let mut text = format!(
+        "stacks: {} unwind rows, {:.1} MiB, made in {taken_ms:.1} ms",
+        tables.store.rows(),
+        bytes as f64 / f64::from(1 << 20)
+    );
+    if tables.pending() > 0 {
+        text += &format!("; large files come later, while the trace goes on: {}", tables.pending());
+    }
+    page.check(Finding::Note, &text);
+    for warning in &tables.warnings {
+        page.check(Finding::Note, warning);
+    }
 }
 
 fn hazard_line(page: &mut Page, target: &Target, hazard: &Hazard) {
@@ -292,7 +315,7 @@ fn memory_reads(page: &mut Page, plan: &Plan) {
     let _ = writeln!(
         page.text,
         "  {:<28} 16 bytes at the futex that a thread waits for: the lock's word and its owner\n  \
-         {:<28} with --stacks, words of the stack that hold return addresses and saved\n  \
+         {:<28} without --no-stacks, words of the stack that hold return addresses and saved\n  \
          {:<28} registers, when a thread leaves the CPU or wakes another",
         "any", "", ""
     );

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use latency_common::counter::Counter;
 use latency_common::unwind::{StackEnd, UnwindCounter};
 
-use crate::attach::{AttachError, KernelCounts, Session, UnwindSizes};
-use crate::plan::unwind::Tables;
+use crate::attach::{AttachError, KernelCounts, Session, Settings, UnwindSizes};
+use crate::plan::unwind::{Limits, Tables};
 use crate::recording::{Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
 use crate::symbolize::{RawStack, Symbolizer, modules_of};
@@ -27,44 +27,53 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Compiles the target's unwind rows, if stacks are wanted.
-    pub fn prepare(target: &Target, stacks: bool) -> Self {
-        let tables = stacks.then(|| Tables::of(target));
-        Self {
-            tables,
+    /// Loads the programs, and meanwhile compiles the target's unwind rows, if stacks are wanted.
+    ///
+    /// # Errors
+    /// The programs cannot be loaded, or the maps not be written.
+    pub fn load(
+        target: &Target,
+        settings: Settings,
+        stacks: bool,
+    ) -> Result<(Self, Session), AttachError> {
+        let limits = Limits::default();
+        let sizes =
+            stacks.then(|| UnwindSizes::for_words(Tables::estimate_words(target), limits.rows, 1));
+        let (session, tables) = std::thread::scope(|scope| {
+            let tables = sizes.map(|sizes| {
+                scope.spawn(move || Tables::of(target, Limits { rows: sizes.words() }))
+            });
+            let session = Session::load(Settings { unwind: sizes, ..settings });
+            (session, tables.and_then(|tables| tables.join().ok()))
+        });
+        let mut session = session?;
+        let mut scheduler = Self {
+            tables: tables.filter(|_| session.has_stacks()),
             stacks: HashMap::new(),
             // A target that is gone already has nothing to name.
             mappings: target.mappings().unwrap_or_default(),
             pid: target.pid,
             comm: target.comm.clone(),
-        }
-    }
-
-    /// How much room the kernel side needs for the rows.
-    pub fn sizes(&self) -> Option<UnwindSizes> {
-        self.tables.as_ref().map(|tables| UnwindSizes::for_store(&tables.store, 1))
+        };
+        scheduler.give_rows(&mut session)?;
+        Ok((scheduler, session))
     }
 
     /// Hands the rows to the kernel side.
-    ///
-    /// # Errors
-    /// The maps cannot be written.
-    pub fn give_rows(&self, session: &mut Session) -> Result<(), AttachError> {
+    fn give_rows(&mut self, session: &mut Session) -> Result<(), AttachError> {
         match &self.tables {
             Some(tables) => session.set_unwind(&tables.store, &tables.table),
             None => Ok(()),
         }
     }
 
-    /// Does it again for files that were mapped since.
+    /// Does it again for what was mapped since.
     ///
     /// # Errors
-    /// As for [`Self::give_rows`].
+    /// The maps cannot be written.
     pub fn refresh(&mut self, target: &Target, session: &mut Session) -> Result<(), AttachError> {
-        if let Some(tables) = &mut self.tables {
-            tables.refresh(target);
-        }
-        self.give_rows(session)
+        let changed = self.tables.as_mut().is_some_and(|tables| tables.refresh(target));
+        if changed { self.give_rows(session) } else { Ok(()) }
     }
 
     /// Takes a record that is no operation.
