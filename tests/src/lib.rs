@@ -7,6 +7,7 @@
 pub mod breakpoints;
 pub mod process;
 pub mod report;
+pub mod stacks;
 pub mod tracer;
 pub mod workload;
 
