@@ -5,6 +5,7 @@ mod machine;
 mod probe_cost;
 mod settings;
 mod spread;
+mod stack_cost;
 mod start;
 mod stream;
 mod table;
@@ -62,6 +63,8 @@ enum Name {
     Accuracy,
     /// What a traced call costs the target
     ProbeCost,
+    /// What a stack costs, and perf's beside it
+    StackCost,
 }
 
 impl Name {
@@ -71,6 +74,7 @@ impl Name {
             Self::Stream => stream::measure(settings),
             Self::Accuracy => accuracy::measure(settings),
             Self::ProbeCost => probe_cost::measure(settings),
+            Self::StackCost => stack_cost::measure(settings),
         }
     }
 
@@ -120,7 +124,7 @@ impl Bench {
         let folder = workspace::target()?.join("bench");
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         process::run(workspace::cargo().args(["build", "--release", "--package", "latency-user"]))?;
-        for name in ["keysvc", "tiny"] {
+        for name in ["keysvc", "tiny", "depth"] {
             workload::compile(name, &folder)?;
         }
         Ok(folder)

@@ -16,6 +16,9 @@ use crate::{debian, process, workspace};
 /// What the end-to-end tests run and compile.
 const PACKAGES: [&str; 5] = ["gcc", "libc6-dev", "libssl-dev", "openssl", "python3"];
 
+/// What some compare with, and are skipped without.
+const PEERS: [&str; 2] = ["gdb", "linux-perf"];
+
 /// Run every test: the crates' own, then the end-to-end ones on this machine's kernel.
 ///
 /// The end-to-end tests load eBPF programs, so they run as root: directly, or through sudo. A test
@@ -79,6 +82,11 @@ impl Test {
             ("command -v python3", "python3"),
         ];
         debian::require(&PACKAGES, &probes, "the end-to-end tests")?;
+        if debian::is_debian() {
+            let peers: Vec<_> =
+                PEERS.into_iter().filter(|peer| debian::available(&[peer])).collect();
+            debian::require(&peers, &[], "the tests that compare with others")?;
+        }
         process::run(cargo()?.args(["build", "--release", "--package", "latency-user"]))?;
 
         let mut tests = cargo()?;
