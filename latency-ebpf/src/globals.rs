@@ -57,6 +57,10 @@ static TASK_ON_CPU_OFFSET: u32 = 0;
 #[unsafe(no_mangle)]
 static HAS_TASK_PT_REGS: u32 = 0;
 
+/// 1 when there are unwind rows, so that stacks can be taken at all.
+#[unsafe(no_mangle)]
+static UNWIND: u32 = 0;
+
 /// 1 to take stacks of waits and wakers.
 #[unsafe(no_mangle)]
 static STACKS: u32 = 0;
@@ -99,4 +103,5 @@ is_set!(LOG, log, "Whether to log.");
 is_set!(LEDGER, ledger, "Whether to follow the scheduler.");
 is_set!(SWITCH_HAS_PREV_STATE, switch_has_prev_state, "See [`SWITCH_HAS_PREV_STATE`].");
 is_set!(HAS_TASK_PT_REGS, has_task_pt_regs, "See [`HAS_TASK_PT_REGS`].");
-is_set!(STACKS, stacks, "Whether to take stacks.");
+is_set!(UNWIND, unwind, "Whether there are unwind rows.");
+is_set!(STACKS, stacks, "Whether to take stacks of waits and wakers.");

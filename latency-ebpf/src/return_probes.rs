@@ -55,6 +55,22 @@ pub fn in_trampoline(rsp: u64) -> Option<(u64, u64)> {
     None
 }
 
+/// The same once the kernel has written the original return address to the stack, where the
+/// trampoline's last instructions are about to take it from: two pops and the return, after a
+/// system call, as of Linux 6.11. `rip` is the thread's; the slot alone.
+#[inline(always)]
+pub fn leaving_trampoline(rip: u64, rsp: u64) -> Option<u64> {
+    // <https://github.com/torvalds/linux/blob/v6.11/arch/x86/kernel/uprobes.c#L314>
+    const AFTER_SYSCALL: u64 = 13;
+    match rip & 0xfff {
+        AFTER_SYSCALL => Some(rsp.wrapping_add(16)),
+        // `pop %r11` has two bytes, `pop %rcx` has one.
+        0x0f => Some(rsp.wrapping_add(8)),
+        0x10 => Some(rsp),
+        _ => None,
+    }
+}
+
 #[inline(always)]
 fn find(slot: u64) -> Option<u64> {
     macro_rules! offset {

@@ -3,6 +3,7 @@
 //! [`capture`] is the one way in. A stack gets an id from a hash of its frames; the frames go to the
 //! reader once, as a [`kind::STACK`](latency_common::record::kind::STACK) record, and other records carry the id.
 
+mod cache;
 mod search;
 mod send;
 
@@ -21,7 +22,8 @@ use latency_common::unwind::{
 };
 
 use crate::counters::add;
-use crate::return_probes;
+use crate::{globals, return_probes};
+use cache::{Place, RowCache};
 use search::{find_row, find_segment};
 use send::finish;
 pub use send::send;
@@ -54,6 +56,7 @@ struct Scratch {
     /// The innermost frame's, by DWARF number.
     registers: [u64; 16],
     state: State,
+    rows: RowCache,
     /// The record as it is sent: header and frames, without a gap.
     header: StackHeader,
     frames: [u64; MAX_FRAMES],
@@ -96,7 +99,21 @@ struct Walk {
 /// a page fault could need may be held; memory that is not resident ends the stack.
 #[inline(always)]
 pub fn capture(context: CaptureContext, tgid: u32) -> u64 {
-    let Some(scratch) = UNWIND_SCRATCH.get_ptr_mut(context as u32) else { return 0 };
+    unwind_capture(context as u32, tgid)
+}
+
+/// A global function, in the kernel's words: one that the verifier checks once, for any arguments,
+/// and not again for each state in which a program calls it. Otherwise the walk would be verified
+/// some twenty times over for `sched_switch` alone. It must have a name that is not mangled, and
+/// only numbers as arguments.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn unwind_capture(context: u32, tgid: u32) -> u64 {
+    // Before Linux 6.8, global functions are verified even if nothing calls them.
+    if !globals::unwind() {
+        return 0;
+    }
+    let Some(scratch) = UNWIND_SCRATCH.get_ptr_mut(context) else { return 0 };
     // SAFETY: a map value just looked up; the flag is only used atomically.
     let was_busy = unsafe {
         core::intrinsics::atomic_xchg::<u64, { core::intrinsics::AtomicOrdering::SeqCst }>(
@@ -211,10 +228,9 @@ unsafe extern "C" fn walk_frame(_round: u64, walk: *mut Walk) -> i64 {
 fn next_frame(table: &SegmentTable, scratch: &mut Scratch) -> Result<(), StackEnd> {
     let registers = scratch.state.registers;
     if registers.rip == 0 {
-        return Err(StackEnd::Complete);
+        return Err(StackEnd::NoReturnAddress);
     }
-    let (segment, offset) = find_segment(table, &mut scratch.state.segment, registers.lookup_pc());
-    let is_known = offset < u64::from(segment.length);
+    let (row, is_known) = find(table, scratch, registers.lookup_pc());
     let frames = scratch.state.frames as usize;
     if !is_known && frames != 0 {
         // Not code that is known, and so perhaps not code: it is no frame until it is known. The
@@ -230,15 +246,19 @@ fn next_frame(table: &SegmentTable, scratch: &mut Scratch) -> Result<(), StackEn
     scratch.state.frames = frames as u64 + 1;
 
     if !is_known {
-        let Some((slot, rip)) = return_probes::in_trampoline(registers.rsp) else {
-            return Err(StackEnd::UnknownMapping);
+        let (slot, rip) = match return_probes::in_trampoline(registers.rsp) {
+            Some(found) => found,
+            None => {
+                let slot = return_probes::leaving_trampoline(registers.rip, registers.rsp)
+                    .ok_or(StackEnd::UnknownMapping)?;
+                (slot, read_user(slot).ok_or(StackEnd::UnknownMapping)?)
+            }
         };
         count(UnwindCounter::ReturnProbeFrames as u32, 1);
         let rsp = slot.wrapping_add(8);
         scratch.state.registers = Registers { rip, rsp, rbp: registers.rbp, returned_to: 1 };
         return Ok(());
     }
-    let row = find_row(segment, segment.pc.wrapping_add(offset as u32));
     let known = &scratch.registers;
     let stepped = step(row, &registers, read_user, |number| {
         (frames == 0).then(|| known[number as usize & 15])
@@ -266,10 +286,28 @@ fn next_frame(table: &SegmentTable, scratch: &mut Scratch) -> Result<(), StackEn
     Ok(())
 }
 
+/// One word at a time, though a read of many costs hardly more: nothing but addresses is to leave
+/// the stack, on which there may be keys.
 #[inline(always)]
 fn read_user(address: u64) -> Option<u64> {
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_user(address as *const u64) }.ok()
+}
+
+/// The row for an address, and whether the address is in memory that is known.
+#[inline(always)]
+fn find(table: &SegmentTable, scratch: &mut Scratch, pc: u64) -> (u64, bool) {
+    let Some(place) = Place::of(table.generation, pc) else { return (0, false) };
+    if let Some(row) = scratch.rows.get(place) {
+        return (row, true);
+    }
+    let (segment, offset) = find_segment(table, &mut scratch.state.segment, pc);
+    if offset >= u64::from(segment.length) {
+        return (0, false);
+    }
+    let row = find_row(segment, segment.pc.wrapping_add(offset as u32));
+    scratch.rows.set(place, row);
+    (row, true)
 }
 
 const _: () = {

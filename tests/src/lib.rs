@@ -8,6 +8,7 @@ pub mod breakpoints;
 pub mod folded;
 pub mod process;
 pub mod report;
+pub mod stacks;
 pub mod tracer;
 pub mod workload;
 

@@ -25,6 +25,8 @@ pub enum Build {
 const FLAGS: &[&str] = &[
     "-O2",
     "-g",
+    // Some distributions turn them on.
+    "-fomit-frame-pointer",
     "-Wall",
     "-Wextra",
     "-Werror",
@@ -32,6 +34,7 @@ const FLAGS: &[&str] = &[
     "-Wno-deprecated-declarations",
     "-rdynamic",
     "-Wl,--build-id",
+    "-Wl,--as-needed",
 ];
 const LIBRARIES: &[&str] = &["-lcrypto", "-pthread", "-ldl"];
 
@@ -124,6 +127,22 @@ impl Workload {
         let mut command = Command::new(&program);
         command.args([mode, &cpu_ms.to_string(), "--wait", "--wait-end"]);
         Self::started("oncpu", program, &mut command)
+    }
+
+    /// Starts `blocked OPTIONS`: the first word makes its threads block, the second lets them go.
+    #[track_caller]
+    pub fn blocked(options: &[&str]) -> Self {
+        let program = build("blocked", Build::Shared);
+        let mut command = Command::new(&program);
+        Self::started("blocked", program, command.args(options))
+    }
+
+    /// Starts `big NAPS`, and the program's file, which the caller removes: it has 300 MB.
+    #[track_caller]
+    pub fn big(naps: u32) -> Self {
+        let program = build("big", Build::Shared);
+        let mut command = Command::new(&program);
+        Self::started("big", program, command.arg(naps.to_string()))
     }
 
     #[track_caller]

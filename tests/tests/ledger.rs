@@ -21,7 +21,7 @@ fn contended_lock_is_named() {
         "--algorithm",
         "ecdsa-p256",
     ]);
-    let tracer = Tracer::attach(service.pid(), &["--stacks"]);
+    let tracer = Tracer::attach(service.pid(), &[]);
     let truth = service.work();
     let recorded = tracer.stop();
     service.end();

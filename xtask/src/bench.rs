@@ -8,6 +8,7 @@ mod probe_cost;
 mod service_slowdown;
 mod settings;
 mod spread;
+mod stack_cost;
 mod start;
 mod stream;
 mod switch_cost;
@@ -70,6 +71,8 @@ enum Name {
     SwitchCost,
     /// Requests that a service loses while it is traced
     ServiceSlowdown,
+    /// What a stack costs, and perf's beside it
+    StackCost,
 }
 
 impl Name {
@@ -81,6 +84,7 @@ impl Name {
             Self::ProbeCost => probe_cost::measure(settings),
             Self::SwitchCost => switch_cost::measure(settings),
             Self::ServiceSlowdown => service_slowdown::measure(settings),
+            Self::StackCost => stack_cost::measure(settings),
         }
     }
 
@@ -130,7 +134,7 @@ impl Bench {
         let folder = workspace::target()?.join("bench");
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         process::run(workspace::cargo().args(["build", "--release", "--package", "latency-user"]))?;
-        for name in ["keysvc", "tiny"] {
+        for name in ["keysvc", "tiny", "depth"] {
             workload::compile(name, &folder)?;
         }
         install_peers();

@@ -17,6 +17,9 @@ use crate::{debian, process, workspace};
 const PACKAGES: [&str; 6] =
     ["gcc", "libc6-dev", "libssl-dev", "libxml2-utils", "openssl", "python3"];
 
+/// What some compare with, and are skipped without.
+const PEERS: [&str; 2] = ["gdb", "linux-perf"];
+
 /// Run every test: the crates' own, then the end-to-end ones on this machine's kernel.
 ///
 /// The end-to-end tests load eBPF programs, so they run as root: directly, or through sudo. A test
@@ -81,6 +84,11 @@ impl Test {
             ("command -v xmllint", "xmllint"),
         ];
         debian::require(&PACKAGES, &probes, "the end-to-end tests")?;
+        if debian::is_debian() {
+            let peers: Vec<_> =
+                PEERS.into_iter().filter(|peer| debian::available(&[peer])).collect();
+            debian::require(&peers, &[], "the tests that compare with others")?;
+        }
         process::run(cargo()?.args(["build", "--release", "--package", "latency-user"]))?;
 
         let mut tests = cargo()?;

@@ -5,7 +5,7 @@
 //! from its own counter to the next row's. Rows of all files lie one after another in the chunks of
 //! the `UNWIND_ROWS` map. Each process has a [`SegmentTable`]: its executable mappings, sorted, each
 //! with the rows that are for it. Memory: 8 bytes a row, 2 bytes for each
-//! 256 bytes of code, 32 KiB a table, and the scratch buffers.
+//! 256 bytes of code, 64 KiB a table, and the scratch buffers.
 //!
 //! Terms are those of DWARF 5, section 6.4: the canonical frame address (CFA) is the stack
 //! pointer's value before the call instruction pushed the return address.
@@ -25,9 +25,9 @@ pub const CHUNK_BITS: u32 = 15;
 /// Words in one chunk: a value of the `UNWIND_ROWS` map, 256 KiB.
 pub const CHUNK_WORDS: usize = 1 << CHUNK_BITS;
 
-/// Most segments of one process: executable mappings, and one more for each chunk boundary that a
-/// file's rows cross.
-pub const MAX_SEGMENTS: usize = 1024;
+/// Most segments of one process: two for each executable mapping of a file, one for each other, and
+/// one for each chunk boundary that a file's rows cross. There is room for 500 mappings and more.
+pub const MAX_SEGMENTS: usize = 2048;
 
 /// log2 of the bytes of code that one entry of the block index stands for.
 pub const BLOCK_BITS: u32 = 8;
@@ -69,8 +69,9 @@ pub struct Segment {
 pub struct SegmentTable {
     /// Number of segments in use.
     pub count: u32,
-    #[doc(hidden)]
-    pub _pad: u32,
+    /// Tells this table from every other, of this process and of others: what the kernel side found
+    /// in one is not looked for in another. Only the low 16 bits are used; never 0.
+    pub generation: u32,
     /// Start addresses, ascending.
     pub starts: [u64; MAX_SEGMENTS],
     /// The segments, in the same order; they do not overlap.
@@ -108,11 +109,14 @@ pub enum StackEnd {
     NoProgress = 8,
     /// The scratch memory was in use by a program that this one interrupted.
     ScratchBusy = 9,
+    /// The return address is 0, though no row says that this is the outermost frame: so it is in
+    /// some fibres, and where unwind information is wrong.
+    NoReturnAddress = 10,
 }
 
 impl StackEnd {
     /// How many there are.
-    pub const COUNT: u32 = 10;
+    pub const COUNT: u32 = 11;
 
     /// Every end, in the order of its id.
     pub const ALL: [Self; Self::COUNT as usize] = [
@@ -126,6 +130,7 @@ impl StackEnd {
         Self::StackUnreadable,
         Self::NoProgress,
         Self::ScratchBusy,
+        Self::NoReturnAddress,
     ];
 
     /// The end with this id; `None` for one of a later version.
@@ -146,6 +151,7 @@ impl StackEnd {
             Self::StackUnreadable => "stack memory not readable",
             Self::NoProgress => "frames do not ascend",
             Self::ScratchBusy => "unwinder busy",
+            Self::NoReturnAddress => "no return address",
         }
     }
 }

@@ -51,27 +51,25 @@ pub fn step(
 ) -> Result<Registers, StackEnd> {
     let Registers { rip, rsp, rbp, .. } = *registers;
     let fields = Fields::of(row);
+    // One place for each read: each is a copy of the caller's code, which the verifier checks.
     let deref = |address: u64| read(address).ok_or(StackEnd::StackUnreadable);
     let known = |number| register(number).ok_or(StackEnd::UnsupportedRule);
     let bytes = |units: u32| units as u64 * 8;
-    let signed = fields.signed_low as i64 as u64;
-    let cfa = match fields.rule {
-        RSP => rsp.wrapping_add(bytes(fields.operand)),
-        RBP => rbp.wrapping_add(bytes(fields.operand)),
+    let signed = (fields.signed_low as i64 as u64).wrapping_mul(8);
+    // The CFA, or where it lies and what is added to it.
+    let (address, plus, indirect) = match fields.rule {
+        RSP => (rsp.wrapping_add(bytes(fields.operand)), 0, false),
+        RBP => (rbp.wrapping_add(bytes(fields.operand)), 0, false),
         PLT => {
             let pushed = rip & 15 >= fields.operand as u64;
-            rsp.wrapping_add(if pushed { 16 } else { 8 })
+            (rsp.wrapping_add(if pushed { 16 } else { 8 }), 0, false)
         }
-        DEREF_RSP => {
-            deref(rsp.wrapping_add(signed.wrapping_mul(8)))?.wrapping_add(bytes(fields.high))
-        }
-        DEREF_RBP => {
-            deref(rbp.wrapping_add(signed.wrapping_mul(8)))?.wrapping_add(bytes(fields.high))
-        }
-        REGISTER => known(fields.high)?.wrapping_add(bytes(fields.low)),
+        DEREF_RSP => (rsp.wrapping_add(signed), bytes(fields.high), true),
+        DEREF_RBP => (rbp.wrapping_add(signed), bytes(fields.high), true),
+        REGISTER => (known(fields.high)?.wrapping_add(bytes(fields.low)), 0, false),
         DEREF_INDEXED => {
             let index = known(fields.high)?.wrapping_mul(8);
-            deref(rsp.wrapping_add(index).wrapping_add(bytes(fields.low)))?.wrapping_add(8)
+            (rsp.wrapping_add(index).wrapping_add(bytes(fields.low)), 8, true)
         }
         SIGNAL => {
             // A signal may run on a stack of its own: what it interrupted can lie below.
@@ -86,14 +84,14 @@ pub fn step(
         NONE => return Err(StackEnd::NoRow),
         _ => return Err(StackEnd::UnsupportedRule),
     };
+    let cfa = if indirect { deref(address)?.wrapping_add(plus) } else { address };
     if cfa <= rsp {
         return Err(StackEnd::NoProgress);
     }
     let return_address = deref(cfa.wrapping_sub(8))?;
     let rbp = match fields.rbp {
         UNCHANGED => rbp,
-        AT_RBP => deref(rbp)?,
-        units => deref(cfa.wrapping_sub(bytes(units)))?,
+        units => deref(if units == AT_RBP { rbp } else { cfa.wrapping_sub(bytes(units)) })?,
     };
     Ok(Registers { rip: return_address, rsp: cfa, rbp, returned_to: 1 })
 }

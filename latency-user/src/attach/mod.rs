@@ -1,6 +1,7 @@
 //! Loading the eBPF object, attaching its programs to the target, and detaching them on drop.
 
 mod counts;
+mod mode;
 mod namespace;
 mod object;
 mod profile;
@@ -21,6 +22,7 @@ use aya::{Ebpf, EbpfLoader};
 use thiserror::Error;
 
 pub use counts::{KernelCounts, SlotCounts};
+pub use mode::Mode;
 pub use profile::SampleClock;
 pub use scheduler::monotonic_ns;
 pub use syscalls::ProgramRuns;
@@ -90,32 +92,6 @@ pub enum AttachError {
     },
 }
 
-/// How function entries and returns are probed; the best that the kernel has is taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// One link, one program for entry and return; a nested call pays no return probe
-    /// (Linux 6.13 and later).
-    Session,
-    /// Two links for all probes of a file (Linux 6.6 and later).
-    Multi,
-    /// Two perf events a probe, as every kernel has them; detaching takes about 0.1 s each.
-    Perf,
-}
-
-impl Mode {
-    /// Every mode, the best first.
-    pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
-
-    /// The mode's name, as `LATENCY_ATTACH_MODE` takes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Session => "uprobe-session",
-            Self::Multi => "uprobe-multi",
-            Self::Perf => "perf-uprobe",
-        }
-    }
-}
-
 /// What the programs must know before they are loaded.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -167,7 +143,8 @@ pub struct Session {
     trap_links: trap::Links,
     scheduler: scheduler::Scheduler,
     unwind: UnwindMaps,
-    can_unwind: bool,
+    has_unwind: bool,
+    stacks_refusal: Option<AttachError>,
     profiler: profile::Profiler,
 }
 
@@ -178,15 +155,30 @@ impl Session {
     /// # Errors
     /// Missing rights, a kernel without a needed feature, or a verifier's refusal.
     pub fn load(settings: Settings) -> Result<Self, AttachError> {
-        let session = Self::load_once(settings)?;
-        if session.settings.ledger && session.ledger_refusal().is_some() {
-            // The programs were told that switches are traced: without them, every operation
-            // would seem to be on the CPU all the time.
-            let settings = Settings { ledger: false, ..session.settings };
-            let scheduler = session.scheduler;
-            return Ok(Self { scheduler, ..Self::load_once(settings)? });
+        let session = match Self::load_once(settings.clone()) {
+            // Stacks need most of the memory, and a kernel of this decade: the rest may do without.
+            Err(refusal) if settings.unwind.is_some() => {
+                return match Self::load(Settings { unwind: None, ..settings }) {
+                    Ok(session) => Ok(Self { stacks_refusal: Some(refusal), ..session }),
+                    Err(_) => Err(refusal),
+                };
+            }
+            Err(refusal) => return Err(refusal),
+            Ok(session) => session,
+        };
+        if !session.settings.ledger || session.ledger_refusal().is_none() {
+            return Ok(session);
         }
-        Ok(session)
+        // The programs were told that switches are traced: without them, every operation
+        // would seem to be on the CPU all the time.
+        if session.has_unwind {
+            let settings = Settings { unwind: None, ..session.settings };
+            let refusal = session.scheduler.into_refusal();
+            return Ok(Self { stacks_refusal: refusal, ..Self::load(settings)? });
+        }
+        let settings = Settings { ledger: false, ..session.settings };
+        let scheduler = session.scheduler;
+        Ok(Self { scheduler, ..Self::load_once(settings)? })
     }
 
     fn load_once(settings: Settings) -> Result<Self, AttachError> {
@@ -220,6 +212,7 @@ impl Session {
             .override_global("LOG", &log, true)
             .override_global("MIN_WAIT_NS", &settings.min_wait_ns, true)
             .override_global("STACKS", &stacks, true)
+            .override_global("UNWIND", &u32::from(unwind.is_some()), true)
             .map_max_entries("RECORDS", settings.ring_bytes)
             .map_max_entries("THREADS", threads)
             .map_max_entries("PROBE_HITS", MAX_PROBES)
@@ -239,6 +232,7 @@ impl Session {
         };
         let watcher: &mut RawTracePoint = object::program(&mut ebpf, "thread_exit")?;
         watcher.load().map_err(|error| object::explain_program("thread_exit", error))?;
+        let stacks_refusal = settings.unwind.and_then(|_| scheduler.stacks_refusal());
         let mut session = Self {
             ebpf,
             object,
@@ -253,9 +247,13 @@ impl Session {
             trap_links: trap::Links::default(),
             scheduler,
             unwind: UnwindMaps::default(),
-            can_unwind: unwind.is_some(),
+            has_unwind: unwind.is_some(),
+            stacks_refusal,
             profiler: profile::Profiler::default(),
         };
+        let mut kinds = session.scheduler.programs();
+        kinds.extend(session.settings.modes.first().map_or(&[][..], |mode| mode.programs()));
+        session.object.load_together(&kinds);
         session.scheduler.attach(&mut session.object);
         session.set_trace_start(monotonic_ns())?;
         session.set_taking(true)?;
@@ -265,24 +263,33 @@ impl Session {
 
     /// The first of the wanted modes that this kernel has.
     fn choose_mode(&mut self) -> Result<Mode, AttachError> {
+        let mut refusal = None;
         for mode in self.settings.modes.clone() {
-            let kinds = match mode {
-                Mode::Session => object::SESSION,
-                Mode::Multi => object::MULTI,
-                Mode::Perf => return Ok(mode),
-            };
-            let mut supported = true;
-            for kind in kinds {
-                let syscalls::Purpose::Uprobe(attach_type) = kind.purpose else { continue };
-                let program = self.object.load(*kind)?;
-                supported &= syscalls::has_uprobe_multi(program, attach_type);
+            match self.has_mode(mode) {
+                Ok(true) => return Ok(mode),
+                Ok(false) => log::debug!("this kernel has no {}", mode.name()),
+                Err(error @ AttachError::NotPermitted { .. }) => return Err(error),
+                // Verifiers before Linux 6.13, which has no sessions, do not allow their program the
+                // stack that it needs.
+                Err(error) => {
+                    log::debug!("this kernel has no {}: {error}", mode.name());
+                    refusal = Some(error);
+                }
             }
-            if supported {
-                return Ok(mode);
-            }
-            log::debug!("this kernel has no {}", mode.name());
         }
-        Err(AttachError::Object("this kernel has none of the attach modes asked for".into()))
+        Err(refusal.unwrap_or_else(|| {
+            AttachError::Object("this kernel has none of the attach modes asked for".into())
+        }))
+    }
+
+    fn has_mode(&mut self, mode: Mode) -> Result<bool, AttachError> {
+        let mut supported = true;
+        for kind in mode.programs() {
+            let syscalls::Purpose::Uprobe(attach_type) = kind.purpose else { continue };
+            let program = self.object.load(*kind)?;
+            supported &= syscalls::has_uprobe_multi(program, attach_type);
+        }
+        Ok(supported)
     }
 
     /// The ring buffer of records; once.
@@ -404,7 +411,7 @@ impl Session {
         store: &RowStore,
         table: &ProcessTable,
     ) -> Result<(), AttachError> {
-        if !self.can_unwind {
+        if !self.has_unwind {
             return Ok(());
         }
         self.unwind.write_rows(&mut self.ebpf, store)?;
@@ -477,6 +484,16 @@ impl Session {
     /// Why the scheduler is not followed, though the settings ask for it.
     pub const fn ledger_refusal(&self) -> Option<&AttachError> {
         self.scheduler.refusal()
+    }
+
+    /// Whether stacks are taken, once [`Session::set_unwind`] has told where code is.
+    pub const fn has_unwind(&self) -> bool {
+        self.has_unwind
+    }
+
+    /// Why no stacks are taken, though the settings ask for them.
+    pub const fn stacks_refusal(&self) -> Option<&AttachError> {
+        self.stacks_refusal.as_ref()
     }
 
     /// Runs and time of one program so far, by its name.

@@ -91,6 +91,23 @@ impl Programs {
         Ok(Self { object, btf, loaded: HashMap::new() })
     }
 
+    /// Loads several programs at the same time: the verifier works on each in its own thread, and
+    /// takes tens of milliseconds. What fails here is left to [`Self::load`], which tells why.
+    pub fn load_together(&mut self, kinds: &[Kind]) {
+        let this = &*self;
+        let loaded: Vec<(Kind, OwnedFd)> = std::thread::scope(|scope| {
+            let missing = kinds.iter().filter(|kind| !this.loaded.contains_key(kind));
+            let loads: Vec<_> = missing
+                .map(|kind| (*kind, scope.spawn(move || this.prepare(*kind)?.load())))
+                .collect();
+            loads
+                .into_iter()
+                .filter_map(|(kind, load)| Some((kind, load.join().ok()?.ok()?)))
+                .collect()
+        });
+        self.loaded.extend(loaded);
+    }
+
     /// Loads a program into the kernel, once.
     pub fn load(&mut self, kind: Kind) -> Result<BorrowedFd<'_>, AttachError> {
         if !self.loaded.contains_key(&kind) {

@@ -124,7 +124,7 @@ impl Session {
     /// # Errors
     /// The kernel cannot tell the registers of a task, or has no room for another thread.
     pub fn start_profile(&mut self, frequency_hz: u32) -> Result<(), AttachError> {
-        if !self.can_unwind {
+        if !self.has_unwind {
             return Err(AttachError::Object(
                 "this kernel does not tell programs the registers of a task (Linux 5.15 and later \
                  do)"

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use super::object::{Kind, Programs};
 use super::syscalls::{self, Purpose};
 use super::{AttachError, Settings};
-use crate::plan::kernel::KernelFacts;
+use crate::plan::kernel::{FactError, KernelFacts};
 
 /// The scheduler's programs, and their links while they are attached.
 #[derive(Default)]
@@ -51,19 +51,42 @@ impl Scheduler {
         ]
     }
 
-    /// Whether stacks can be taken: the registers of a task must be to be had.
+    /// What stacks need and the kernel lacks.
+    pub fn stacks_refusal(&self) -> Option<AttachError> {
+        let facts = self.facts?;
+        let lacks = if !facts.has_task_pt_regs {
+            "the helper bpf_task_pt_regs (Linux 5.15)"
+        } else if !facts.has_loop {
+            "the helper bpf_loop (Linux 5.17)"
+        } else {
+            return None;
+        };
+        Some(FactError::Missing(lacks).into())
+    }
+
+    /// Whether stacks can be taken.
     pub fn has_stacks(&self) -> bool {
-        self.facts.is_some_and(|facts| facts.has_task_pt_regs)
+        self.facts.is_some_and(|facts| facts.has_task_pt_regs && facts.has_loop)
+    }
+
+    /// The programs to load.
+    pub fn programs(&self) -> Vec<Kind> {
+        let Some(facts) = self.facts else { return Vec::new() };
+        [("sched_waking", facts.sched_waking), ("sched_switch", facts.sched_switch)]
+            .map(|(name, type_id)| Kind {
+                name,
+                purpose: Purpose::Tracepoint(type_id),
+                is_return: false,
+            })
+            .into()
     }
 
     /// Attaches the programs. Wakeups first: a switch that blocks a thread is followed by one.
     pub fn attach(&mut self, programs: &mut Programs) {
-        let Some(facts) = self.facts else { return };
-        let wanted = [("sched_waking", facts.sched_waking), ("sched_switch", facts.sched_switch)];
-        for (name, type_id) in wanted {
-            let kind = Kind { name, purpose: Purpose::Tracepoint(type_id), is_return: false };
-            let attached =
-                programs.load(kind).and_then(|program| syscalls::attach_tracepoint(name, program));
+        for kind in self.programs() {
+            let attached = programs
+                .load(kind)
+                .and_then(|program| syscalls::attach_tracepoint(kind.name, program));
             match attached {
                 Ok(link) => self.links.push(link),
                 Err(error) => {
@@ -73,6 +96,11 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// The same, when nothing else is wanted any more.
+    pub fn into_refusal(self) -> Option<AttachError> {
+        self.refusal
     }
 
     /// Why there is no ledger, though one was asked for.

@@ -26,21 +26,28 @@ unsafe impl aya::Pod for PodTable {}
 pub struct UnwindSizes {
     /// Chunks of rows, of 256 KiB each.
     pub chunks: u32,
-    /// Processes, of 64 KiB each.
+    /// Processes, of 128 KiB each: two tables.
     pub processes: u32,
     /// Distinct stacks, of about 64 bytes each; beyond, they are sent at each sight.
     pub stacks: u32,
 }
 
 impl UnwindSizes {
-    /// Room for what `store` holds, and for libraries opened later: as much again, at least 8 chunks
-    /// (2 MiB, 250,000 rows) and at most 64. `samples_hz` is how many samples of all CPUs are going to
-    /// be taken a second: few of them have a stack in common.
-    pub fn for_store(store: &RowStore, processes: u32, samples_hz: u32) -> Self {
+    /// Room for `words` words of rows, and for libraries opened later: as much again, at least 8
+    /// chunks (2 MiB, 250,000 rows) and at most 64; in all, at most `limit` words. `samples_hz` is how
+    /// many samples of all CPUs are going to be taken a second: few of them have a stack in common.
+    pub fn for_words(words: usize, limit: usize, processes: u32, samples_hz: u32) -> Self {
         const SAMPLED_SECONDS: u32 = 60;
-        let chunks = store.chunks() as u32;
+        // Each file's rows may leave a part of a chunk unused, in all less than one more.
+        let chunks = words.div_ceil(CHUNK_WORDS) + 1;
+        let chunks = (chunks + chunks.clamp(8, 64)).min(limit.div_ceil(CHUNK_WORDS));
         let sampled = samples_hz.saturating_mul(SAMPLED_SECONDS).min(1 << 18);
-        Self { chunks: chunks + chunks.clamp(8, 64), processes, stacks: 16_384 + sampled }
+        Self { chunks: chunks as u32, processes, stacks: 16_384 + sampled }
+    }
+
+    /// Words that fit.
+    pub const fn words(self) -> usize {
+        self.chunks as usize * CHUNK_WORDS
     }
 
     /// Sets the sizes before the maps are created.
@@ -53,6 +60,10 @@ impl UnwindSizes {
     }
 }
 
+/// Tables are told apart by 16 bits; after so many, what the kernel side has kept of the first ones
+/// is long replaced.
+const MAX_GENERATION: u32 = 0xffff;
+
 /// What was written so far.
 #[derive(Debug, Default)]
 pub struct UnwindMaps {
@@ -60,6 +71,8 @@ pub struct UnwindMaps {
     slots: std::collections::HashMap<u32, u32>,
     free: Vec<u32>,
     unused: u32,
+    /// Of the table written last.
+    generation: u32,
 }
 
 fn broken(name: &str, error: &MapError) -> AttachError {
@@ -107,9 +120,10 @@ impl UnwindMaps {
     ) -> Result<(), AttachError> {
         let slot = self.free.pop().unwrap_or(self.unused);
         let mut tables: Array<_, PodTable> = open!(Array, ebpf, "UNWIND_TABLES");
-        tables
-            .set(slot, PodTable(*table.table), 0)
-            .map_err(|error| broken("UNWIND_TABLES", &error))?;
+        let mut written = PodTable(*table.table);
+        self.generation = if self.generation >= MAX_GENERATION { 1 } else { self.generation + 1 };
+        written.0.generation = self.generation;
+        tables.set(slot, written, 0).map_err(|error| broken("UNWIND_TABLES", &error))?;
         let mut processes: HashMap<_, u32, u32> = open!(HashMap, ebpf, "UNWIND_PROCESSES");
         processes.insert(tgid, slot, 0).map_err(|error| broken("UNWIND_PROCESSES", &error))?;
         self.unused = self.unused.max(slot + 1);

@@ -88,13 +88,15 @@ pub struct RecordArgs {
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = 99, conflicts_with = "no_ledger",
           value_parser = clap::value_parser!(u32).range(..=MAX_FREQUENCY_HZ))]
     pub frequency: u32,
-    /// Take the stacks of waits and wakers too, for `latency flame`; starting takes half a second
-    /// longer
-    #[arg(long, conflicts_with = "no_ledger")]
+    /// Do not take the stacks of waits and wakers: `latency flame` then has none to draw
+    #[arg(long)]
+    pub no_stacks: bool,
+    /// What is the default now
+    #[arg(long, hide = true, overrides_with = "no_stacks")]
     pub stacks: bool,
     /// Put inlined functions and lines of source into the stacks, from debug information; ending
     /// takes longer, with large programs some seconds
-    #[arg(long, requires = "stacks")]
+    #[arg(long, conflicts_with = "no_ledger")]
     pub lines: bool,
     /// Ask the servers in DEBUGINFOD_URLS for symbols that are not installed, through the program
     /// debuginfod-find, at the end and for 30 s at most; without this, nothing is ever asked of the
@@ -116,6 +118,11 @@ impl RecordArgs {
     /// How often each CPU is sampled, per second; 0: not at all.
     pub fn frequency_hz(&self) -> u32 {
         if self.no_ledger { 0 } else { self.frequency }
+    }
+
+    /// Whether waits and wakers are to have stacks: they are the scheduler's.
+    pub const fn stacks(&self) -> bool {
+        !self.no_stacks && !self.no_ledger
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Result;
 use latency_common::probe::LengthSource;
@@ -13,6 +14,7 @@ use super::describe;
 use super::record::{self, DEFAULT_RING_BYTES};
 use crate::aggregate::duration;
 use crate::attach::{MIN_WAIT_NS, Mode, Session, Settings, TrapCost};
+use crate::plan::unwind::{Limits, Tables};
 use crate::plan::{Plan, Price};
 use crate::target::{Hazard, Target};
 
@@ -194,7 +196,28 @@ fn process(page: &mut Page, args: &DoctorArgs, pid: u32, probing: Probing) -> Re
     probes(page, &target, &plan);
     memory_reads(page, &plan);
     cost(page, &plan, probing);
+    stacks(page, &target);
     Ok(())
+}
+
+/// What it takes to follow the target's stacks without frame pointers.
+fn stacks(page: &mut Page, target: &Target) {
+    let begin = Instant::now();
+    let tables = Tables::of(target, Limits::default());
+    let taken_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let bytes = 8 * tables.store.words();
+    let mut text = format!(
+        "stacks: {} unwind rows, {:.1} MiB, made in {taken_ms:.1} ms",
+        tables.store.rows(),
+        bytes as f64 / f64::from(1 << 20)
+    );
+    if tables.pending() > 0 {
+        text += &format!("; large files come later, while the trace goes on: {}", tables.pending());
+    }
+    page.check(Finding::Note, &text);
+    for warning in &tables.warnings {
+        page.check(Finding::Note, warning);
+    }
 }
 
 fn hazard_line(page: &mut Page, target: &Target, hazard: &Hazard) {
@@ -299,8 +322,8 @@ fn memory_reads(page: &mut Page, plan: &Plan) {
         page.text,
         "  {:<28} 16 bytes at the futex that a thread waits for: the lock's word and its owner\n  \
          {:<28} words of the stack that hold return addresses and saved registers, when a\n  \
-         {:<28} thread is sampled on its CPU (unless -F 0), and with --stacks when it leaves\n  \
-         {:<28} the CPU or wakes another\n  \
+         {:<28} thread is sampled on its CPU (unless -F 0), and without --no-stacks when it\n  \
+         {:<28} leaves the CPU or wakes another\n  \
          {:<28} 4 bytes of its code where it is sampled: does it spin at a `pause`?",
         "any", "", "", "", ""
     );

@@ -151,8 +151,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         return Err(plan.explain_empty(&target).into());
     }
     refuse_hazards(&target, &plan)?;
-    let scheduler = Scheduler::prepare(&target, args)?;
-    let mut session = Session::load(Settings {
+    let settings = Settings {
         pid: target.pid,
         ring_bytes: args.ring_size,
         log: verbose,
@@ -160,10 +159,10 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         modes: modes(),
         ledger: !args.no_ledger,
         min_wait_ns: args.min_wait.as_nanos() as u64,
-        stacks: args.stacks,
-        unwind: scheduler.sizes(args.frequency_hz()),
-    })?;
-    scheduler.give_rows(&mut session)?;
+        stacks: args.stacks(),
+        unwind: None,
+    };
+    let (scheduler, mut session) = Scheduler::load(&target, settings, args)?;
     let trap_cost = session.measure_trap_cost();
     let path = output_path(args, &target);
     let file = RecordingFile::create(&path)?;
@@ -190,6 +189,8 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     warnings.extend(scheduler.warnings().iter().cloned());
     if let Some(refusal) = session.ledger_refusal() {
         warnings.push(format!("where the time goes cannot be told: {refusal}"));
+    } else if let Some(refusal) = session.stacks_refusal() {
+        warnings.push(format!("no stacks are taken: {refusal}"));
     }
     if command.is_none() && !target.children.is_empty() {
         warnings.push(children_note(&target));
@@ -344,11 +345,11 @@ impl Tracing<'_> {
         // A target that is gone ends the run by its pidfd.
         let Ok(new) = self.target.rescan() else { return };
         self.scheduler.see(&self.target);
-        if new.is_empty() {
-            return;
-        }
         if let Err(error) = self.scheduler.refresh(&self.target, &mut self.session) {
             self.warn(format!("stacks through files loaded now may be cut short: {error:#}"));
+        }
+        if new.is_empty() {
+            return;
         }
         let operations = self.plan.operations.len();
         let warned = self.plan.warnings.len();

@@ -9,8 +9,8 @@ use latency_common::unwind::{StackEnd, UnwindCounter};
 
 use super::args::RecordArgs;
 use super::names::Names;
-use crate::attach::{AttachError, KernelCounts, Session, UnwindSizes};
-use crate::plan::unwind::Tables;
+use crate::attach::{AttachError, KernelCounts, Session, Settings, UnwindSizes};
+use crate::plan::unwind::{Limits, Tables};
 use crate::recording::{Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
 use crate::symbolize::{KernelSymbols, RawStack};
@@ -31,21 +31,38 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Compiles the target's unwind rows, if stacks are wanted, and holds what names are made of.
+    /// Loads the programs, and meanwhile compiles the target's unwind rows, if stacks are wanted.
+    /// Holds what names are made of.
     ///
     /// # Errors
-    /// As for [`Names::hold`].
-    pub fn prepare(target: &Target, args: &RecordArgs) -> Result<Self> {
+    /// The programs cannot be loaded, or the maps not be written; as for [`Names::hold`].
+    pub fn load(target: &Target, settings: Settings, args: &RecordArgs) -> Result<(Self, Session)> {
         let names = Names::hold(target, args)?;
-        let has_stacks = args.stacks || args.frequency_hz() > 0;
-        Ok(Self {
-            tables: has_stacks.then(|| Tables::of(target)),
+        let limits = Limits::default();
+        let frequency_hz = args.frequency_hz();
+        let sizes = (args.stacks() || frequency_hz > 0).then(|| {
+            let cpus = aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u32);
+            let words = Tables::estimate_words(target);
+            UnwindSizes::for_words(words, limits.rows, 1, frequency_hz.saturating_mul(cpus))
+        });
+        let (session, tables) = std::thread::scope(|scope| {
+            let tables = sizes.map(|sizes| {
+                scope.spawn(move || Tables::of(target, Limits { rows: sizes.words() }))
+            });
+            let session = Session::load(Settings { unwind: sizes, ..settings });
+            (session, tables.and_then(|tables| tables.join().ok()))
+        });
+        let mut session = session?;
+        let mut scheduler = Self {
+            tables: tables.filter(|_| session.has_unwind()),
             stacks: HashMap::new(),
             dropped_stacks: 0,
             names,
             pid: target.pid,
             comm: target.comm.clone(),
-        })
+        };
+        scheduler.give_rows(&mut session)?;
+        Ok((scheduler, session))
     }
 
     /// Takes note of what the target maps now.
@@ -53,33 +70,21 @@ impl Scheduler {
         self.names.see(target);
     }
 
-    /// How much room the kernel side needs for rows and stacks, if each CPU is sampled so often.
-    pub fn sizes(&self, frequency_hz: u32) -> Option<UnwindSizes> {
-        let cpus = aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u32);
-        let samples_hz = frequency_hz.saturating_mul(cpus);
-        self.tables.as_ref().map(|tables| UnwindSizes::for_store(&tables.store, 1, samples_hz))
-    }
-
     /// Hands the rows to the kernel side.
-    ///
-    /// # Errors
-    /// The maps cannot be written.
-    pub fn give_rows(&self, session: &mut Session) -> Result<(), AttachError> {
+    fn give_rows(&mut self, session: &mut Session) -> Result<(), AttachError> {
         match &self.tables {
             Some(tables) => session.set_unwind(&tables.store, &tables.table),
             None => Ok(()),
         }
     }
 
-    /// Does it again for files that were mapped since.
+    /// Does it again for what was mapped since.
     ///
     /// # Errors
-    /// As for [`Self::give_rows`].
+    /// The maps cannot be written.
     pub fn refresh(&mut self, target: &Target, session: &mut Session) -> Result<(), AttachError> {
-        if let Some(tables) = &mut self.tables {
-            tables.refresh(target);
-        }
-        self.give_rows(session)
+        let changed = self.tables.as_mut().is_some_and(|tables| tables.refresh(target));
+        if changed { self.give_rows(session) } else { Ok(()) }
     }
 
     /// Takes a record that is no operation.

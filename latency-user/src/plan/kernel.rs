@@ -63,6 +63,8 @@ pub struct KernelFacts {
     pub sched_waking: u32,
     /// Whether there are the helpers `bpf_get_current_task_btf` and `bpf_task_pt_regs`.
     pub has_task_pt_regs: bool,
+    /// Whether there is the helper `bpf_loop`, without which no stack is walked.
+    pub has_loop: bool,
     /// Where the kernel keeps return addresses that return probes replaced; zeros where it does
     /// so otherwise: then a stack ends at such a frame.
     pub return_probes: ReturnProbeOffsets,
@@ -143,8 +145,11 @@ impl KernelFacts {
         if !matches!(btf.parameters(waking).as_deref(), Some([_, Kind::Pointer, ..])) {
             return Err(FactError::Arguments("sched_waking"));
         }
-        let [has_current_task, has_registers] =
-            btf.has_strings([b"BPF_FUNC_get_current_task_btf", b"BPF_FUNC_task_pt_regs"]);
+        let [has_current_task, has_registers, has_loop] = btf.has_strings([
+            b"BPF_FUNC_get_current_task_btf",
+            b"BPF_FUNC_task_pt_regs",
+            b"BPF_FUNC_loop",
+        ]);
         Ok(Self {
             task_pid: pid.ok_or(FactError::Missing("task_struct.pid"))?,
             task_tgid: tgid.ok_or(FactError::Missing("task_struct.tgid"))?,
@@ -158,6 +163,7 @@ impl KernelFacts {
             switch_has_prev_state,
             sched_waking: waking,
             has_task_pt_regs: has_current_task && has_registers,
+            has_loop,
             return_probes: return_probes.unwrap_or_default(),
         })
     }

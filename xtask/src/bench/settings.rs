@@ -23,7 +23,8 @@ impl Settings {
         let target = folder.parent().context("the folder of the workloads")?;
         let settings =
             Self { latency: target.join("release/latency"), folder: folder.to_owned(), quick };
-        for program in [&settings.latency, &settings.program("keysvc"), &settings.program("tiny")] {
+        let workloads = ["keysvc", "tiny", "depth"].map(|name| settings.program(name));
+        for program in workloads.iter().chain([&settings.latency]) {
             if !program.is_file() {
                 bail!("{} is not there", program.display());
             }

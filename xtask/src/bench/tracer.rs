@@ -94,14 +94,30 @@ impl Tracer {
         Ok(tracer)
     }
 
+    /// The tracer's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the trace as Ctrl-C does.
     pub fn stop(self) -> Result<Traced> {
         send(self.child.id(), libc::SIGINT);
         self.end()
     }
 
+    /// Ends the trace likewise; all times off the CPU, as folded stacks.
+    pub fn stop_folded(self) -> Result<String> {
+        send(self.child.id(), libc::SIGINT);
+        Ok(self.end_and(Self::folded)?.1)
+    }
+
     /// Waits for the end of the trace.
-    pub fn end(mut self) -> Result<Traced> {
+    pub fn end(self) -> Result<Traced> {
+        Ok(self.end_and(|_| Ok(()))?.0)
+    }
+
+    /// The same, and reads more of the recording while it is there.
+    fn end_and<T>(mut self, read: impl FnOnce(&Self) -> Result<T>) -> Result<(Traced, T)> {
         // The tracer's end closes the pipe: until then there is nothing to do but to wait.
         while let Ok((_, line)) = self.stderr.recv() {
             self.said.push(line);
@@ -116,14 +132,22 @@ impl Tracer {
         let json = process::output(
             Command::new(&self.latency).args(["report", "--format", "json"]).arg(&self.recording),
         )?;
-        Ok(Traced {
+        let extra = read(&self)?;
+        let traced = Traced {
             started_unix: self.started_unix,
             attached: self.attached,
             detach: ended.saturating_duration_since(last),
             cpu: time(usage.ru_utime) + time(usage.ru_stime),
             peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
             report: serde_json::from_str(&json).context("the JSON report")?,
-        })
+        };
+        Ok((traced, extra))
+    }
+
+    fn folded(&self) -> Result<String> {
+        process::output(
+            Command::new(&self.latency).args(["flame", "--folded"]).arg(&self.recording),
+        )
     }
 
     /// Reaps it, with what it used.

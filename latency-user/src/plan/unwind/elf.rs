@@ -9,7 +9,13 @@ use thiserror::Error;
 use super::rows;
 
 /// Most bytes of call frame information read from one file: of a 300 MB program, it is 20 to 30 MB.
-pub const MAX_SECTION_BYTES: u64 = 256 << 20;
+pub const MAX_SECTION_BYTES: u64 = 64 << 20;
+
+/// Most rows of one file: 64 MiB.
+pub const MAX_ROWS: usize = 8 << 20;
+
+/// The sections of call frame information, the better one first.
+const SECTIONS: [&str; 2] = [".eh_frame", ".debug_frame"];
 
 /// Why a file has no rows.
 #[derive(Debug, Error)]
@@ -26,6 +32,9 @@ pub enum CompileError {
     /// More than [`MAX_SECTION_BYTES`].
     #[error("its call frame information has {0} bytes, more than {MAX_SECTION_BYTES}")]
     TooLarge(u64),
+    /// More than [`MAX_ROWS`].
+    #[error("it has more than {MAX_ROWS} unwind rows")]
+    TooManyRows,
     /// Code further than 4 GiB from the file's link-time base, or none at all.
     #[error("it has no code in the first 4 GiB from its link-time base")]
     NoCode,
@@ -55,6 +64,39 @@ pub struct FileRows {
     ///
     /// [`Rule::Unsupported`]: latency_common::unwind::Rule::Unsupported
     pub broken_entries: u64,
+}
+
+/// How large a file is, as far as unwinding goes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct FrameSize {
+    /// Bytes of call frame information.
+    pub frame_bytes: u64,
+    /// Bytes of code.
+    pub code_bytes: u64,
+}
+
+impl FrameSize {
+    /// Words that the rows and their index are going to take, at most: a row takes 3 bytes of
+    /// call frame information where it takes least (5 in libcrypto), and 4 blocks of code share a
+    /// word.
+    pub const fn words(self) -> usize {
+        (self.frame_bytes / 3 + self.code_bytes / 1024 + 2) as usize
+    }
+}
+
+/// Looks at a file's headers alone; zeros for a file that cannot be compiled.
+pub fn size(file: impl ReadCacheOps) -> FrameSize {
+    let cache = ReadCache::new(file);
+    let Ok(object) = object::File::parse(&cache) else { return FrameSize::default() };
+    let sections = SECTIONS.iter().filter_map(|name| object.section_by_name(name));
+    let frame_bytes = sections.map(|section| section.size()).find(|bytes| *bytes > 0);
+    let code = object.segments().filter(
+        |segment| matches!(segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0),
+    );
+    FrameSize {
+        frame_bytes: frame_bytes.filter(|bytes| *bytes <= MAX_SECTION_BYTES).unwrap_or(0),
+        code_bytes: code.map(|segment| segment.file_range().1).sum(),
+    }
 }
 
 /// Compiles a file's `.eh_frame`, or else its `.debug_frame`.
@@ -89,7 +131,7 @@ pub fn compile(file: impl ReadCacheOps) -> Result<FileRows, CompileError> {
         .set_eh_frame(address_of(".eh_frame"))
         .set_text(address_of(".text"))
         .set_got(address_of(".got"));
-    for name in [".eh_frame", ".debug_frame"] {
+    for name in SECTIONS {
         let Some(section) = object.section_by_name(name) else { continue };
         // A separate debug file has the section's header, but not its contents.
         if section.kind() == SectionKind::UninitializedData || section.size() == 0 {
@@ -102,12 +144,13 @@ pub fn compile(file: impl ReadCacheOps) -> Result<FileRows, CompileError> {
         let compiled = if name == ".eh_frame" {
             let mut frames = EhFrame::from(EndianSlice::new(data, LittleEndian));
             frames.set_address_size(8);
-            rows::compile(&frames, &bases, base, &ranges)
+            rows::compile(&frames, &bases, base, &ranges, MAX_ROWS)
         } else {
             let mut frames = DebugFrame::from(EndianSlice::new(data, LittleEndian));
             frames.set_address_size(8);
-            rows::compile(&frames, &bases, base, &ranges)
+            rows::compile(&frames, &bases, base, &ranges, MAX_ROWS)
         };
+        let compiled = compiled.ok_or(CompileError::TooManyRows)?;
         if compiled.rows.is_empty() {
             continue;
         }

@@ -2,11 +2,12 @@
 //! between processes by file, and laid out as `latency_common::unwind` describes.
 
 mod elf;
+mod large;
 mod rows;
 mod rule;
 mod table;
 mod tables;
 
-pub use elf::{CompileError, FileRows, LoadSegment, compile};
+pub use elf::{CompileError, FileRows, FrameSize, LoadSegment, compile, size};
 pub use table::{FileKey, Limits, Mapping, NotUnwound, ProcessTable, RowStore};
 pub use tables::Tables;

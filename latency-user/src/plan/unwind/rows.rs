@@ -40,20 +40,22 @@ struct Entry {
 
 /// Compiles a section. Program counters are counted from `base`; entries outside `code`, the
 /// address ranges of the file's executable segments, are left out: linkers leave such entries
-/// behind for functions they dropped.
+/// behind for functions they dropped. `None` if there are more than `most` rows.
 pub fn compile<'a, S>(
     section: &S,
     bases: &BaseAddresses,
     base: u64,
     code: &[(u64, u64)],
-) -> Compiled
+    most: usize,
+) -> Option<Compiled>
 where
     S: UnwindSection<Slice<'a>>,
 {
     let mut context: UnwindContext<usize, Store> = UnwindContext::new_in();
     let mut broken_entries = 0;
     let mut entries: Vec<Entry> = Vec::new();
-    let mut pieces: Vec<(u64, Rule, SavedRbp)> = Vec::new();
+    // Packed, since there can be millions.
+    let mut pieces: Vec<u64> = Vec::new();
     let mut last_cie: Option<(S::Offset, CommonInformationEntry<Slice<'a>>)> = None;
     let mut iterator = section.entries(bases);
     loop {
@@ -88,10 +90,13 @@ where
             continue;
         }
         let first = pieces.len();
-        if !entry_rows(section, bases, &fde, &mut context, &mut pieces) {
+        if first > most {
+            return None;
+        }
+        if !entry_rows(section, bases, &fde, base, &mut context, &mut pieces) {
             broken_entries += 1;
             pieces.truncate(first);
-            pieces.push((start, Rule::Unsupported, SavedRbp::Unchanged));
+            pieces.extend(packed(start, base, Rule::Unsupported, SavedRbp::Unchanged));
         }
         entries.push(Entry { start, end, first, last: pieces.len() });
     }
@@ -106,9 +111,10 @@ where
         if covered != 0 && entry.start > covered {
             rows.push(covered, Rule::None, SavedRbp::Unchanged);
         }
-        for (pc, rule, saved_rbp) in &pieces[entry.first..entry.last] {
-            if *pc >= entry.start && *pc < entry.end {
-                rows.push(*pc, *rule, *saved_rbp);
+        for bits in &pieces[entry.first..entry.last] {
+            let pc = base + u64::from(*bits as u32);
+            if pc >= entry.start && pc < entry.end {
+                rows.push_packed(*bits);
             }
         }
         covered = entry.end;
@@ -116,7 +122,7 @@ where
     if covered != 0 {
         rows.push(covered, Rule::None, SavedRbp::Unchanged);
     }
-    Compiled { rows: rows.rows, broken_entries }
+    Some(Compiled { rows: rows.rows, broken_entries })
 }
 
 /// Appends an entry's rows; false if it is broken.
@@ -124,8 +130,9 @@ fn entry_rows<'a, S>(
     section: &S,
     bases: &BaseAddresses,
     fde: &FrameDescriptionEntry<Slice<'a>>,
+    base: u64,
     context: &mut UnwindContext<usize, Store>,
-    pieces: &mut Vec<(u64, Rule, SavedRbp)>,
+    pieces: &mut Vec<u64>,
 ) -> bool
 where
     S: UnwindSection<Slice<'a>>,
@@ -138,12 +145,20 @@ where
         match table.next_row() {
             Ok(Some(row)) => {
                 let (rule, saved_rbp) = rule::of(section, row, encoding, return_address, is_signal);
-                pieces.push((row.start_address(), rule, saved_rbp));
+                pieces.extend(packed(row.start_address(), base, rule, saved_rbp));
             }
             Ok(None) => return true,
             Err(_) => return false,
         }
     }
+}
+
+/// A packed row; what has no place in one is said to be unsupported. `None` outside the 4 GiB from
+/// `base`.
+fn packed(pc: u64, base: u64, rule: Rule, saved_rbp: SavedRbp) -> Option<u64> {
+    let pc = u32::try_from(pc.checked_sub(base)?).ok()?;
+    let unsupported = Row { pc, rule: Rule::Unsupported, saved_rbp: SavedRbp::Unchanged };
+    Row { pc, rule, saved_rbp }.pack().or_else(|| unsupported.pack())
 }
 
 struct Builder {
@@ -153,22 +168,23 @@ struct Builder {
 
 impl Builder {
     fn push(&mut self, pc: u64, rule: Rule, saved_rbp: SavedRbp) {
-        let Some(pc) = pc.checked_sub(self.base).and_then(|pc| u32::try_from(pc).ok()) else {
-            return;
-        };
-        let row = Row { pc, rule, saved_rbp };
-        let unsupported = Row { pc, rule: Rule::Unsupported, saved_rbp: SavedRbp::Unchanged };
-        let Some(bits) = row.pack().or_else(|| unsupported.pack()) else { return };
-        if let Some(last) = self.rows.last() {
+        if let Some(bits) = packed(pc, self.base, rule, saved_rbp) {
+            self.push_packed(bits);
+        }
+    }
+
+    fn push_packed(&mut self, bits: u64) {
+        while let Some(last) = self.rows.last() {
             let (last_pc, last_rule) = (*last as u32, *last >> 32);
-            if last_pc == pc {
+            if last_pc == bits as u32 {
                 // A later row for the same place replaces the earlier one.
                 self.rows.pop();
-                return self.push(u64::from(pc) + self.base, rule, saved_rbp);
+                continue;
             }
-            if last_pc > pc || last_rule == bits >> 32 {
+            if last_pc > bits as u32 || last_rule == bits >> 32 {
                 return;
             }
+            break;
         }
         self.rows.push(bits);
     }

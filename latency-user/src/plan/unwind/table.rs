@@ -89,7 +89,8 @@ pub struct RowStore {
 pub struct ProcessTable {
     /// As the kernel reads it.
     pub table: Box<SegmentTable>,
-    /// Segments beyond [`MAX_SEGMENTS`], which were left out: the highest addresses.
+    /// Segments beyond [`MAX_SEGMENTS`], which were left out: those of no file, then the highest
+    /// addresses.
     pub dropped_segments: usize,
 }
 
@@ -172,6 +173,11 @@ impl RowStore {
         pieces
     }
 
+    /// Number of rows, of all files.
+    pub fn rows(&self) -> usize {
+        self.files.values().flat_map(|placed| &placed.pieces).map(|piece| piece.rows).sum()
+    }
+
     /// Number of words: rows and their index.
     pub fn words(&self) -> usize {
         self.words.len()
@@ -205,10 +211,21 @@ impl RowStore {
             }
         }
         let dropped_segments = segments.len().saturating_sub(MAX_SEGMENTS);
-        segments.truncate(MAX_SEGMENTS);
+        if dropped_segments > 0 {
+            // First those of which nothing is known anyway, such as a JIT compiler's.
+            let mut unknown_left = dropped_segments;
+            segments.reverse();
+            segments.retain(|(_, segment)| {
+                let dropped = segment.rows == 0 && unknown_left > 0;
+                unknown_left -= usize::from(dropped);
+                !dropped
+            });
+            segments.reverse();
+            segments.truncate(MAX_SEGMENTS);
+        }
         let mut table = Box::new(SegmentTable {
             count: segments.len() as u32,
-            _pad: 0,
+            generation: 1,
             starts: [0; MAX_SEGMENTS],
             segments: [Segment::default(); MAX_SEGMENTS],
         });

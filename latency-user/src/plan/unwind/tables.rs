@@ -3,8 +3,14 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Cursor, Read as _, Seek as _, SeekFrom};
+use std::path::Path;
 
-use super::{FileKey, Limits, Mapping, ProcessTable, RowStore, compile};
+use latency_common::unwind::MAX_SEGMENTS;
+
+use super::large::{Compiled, LargeFiles};
+use super::{
+    CompileError, FileKey, FileRows, Limits, Mapping, ProcessTable, RowStore, compile, size,
+};
 use crate::target::{self, Target};
 
 /// The kernel's own code in every process: it has no inode.
@@ -12,6 +18,10 @@ const VDSO: FileKey = FileKey { device: u64::MAX, inode: 0 };
 
 /// A vdso is a few pages; more is not read.
 const VDSO_CAP_BYTES: u64 = 1 << 20;
+
+/// Files with more call frame information than this, in bytes, are compiled by a thread of their
+/// own while the trace goes on: more takes longer than 50 ms. That of libcrypto has 450 kB.
+const LARGE_BYTES: u64 = 2 << 20;
 
 /// The rows of a target's files, and where they are mapped.
 pub struct Tables {
@@ -25,30 +35,56 @@ pub struct Tables {
     pub vdso: Option<Vec<u8>>,
     /// What the user should know.
     pub warnings: Vec<String>,
+    executable: Vec<Mapping>,
     tried: HashSet<FileKey>,
+    large: LargeFiles,
 }
 
 impl Tables {
+    /// Words that the rows of a target's files may take, told from their headers; for those
+    /// that are mapped and those that it is expected to map.
+    pub fn estimate_words(target: &Target) -> usize {
+        target
+            .files
+            .iter()
+            .filter_map(|known| known.file.try_clone().ok())
+            .fold(0_usize, |words, file| words.saturating_add(size(file).words()))
+    }
+
     /// Compiles the rows of every file that the target maps, and its table. What cannot be read
-    /// becomes a warning, and is unwound by frame pointer.
-    pub fn of(target: &Target) -> Self {
-        let store = RowStore::new(Limits::default());
+    /// becomes a warning, and is unwound by frame pointer; so are large files until
+    /// [`Tables::refresh`] finds them compiled.
+    pub fn of(target: &Target, limits: Limits) -> Self {
+        let store = RowStore::new(limits);
         let mut tables = Self {
             table: store.process_table(&[]),
             store,
             mappings: Vec::new(),
             vdso: None,
             warnings: Vec::new(),
+            executable: Vec::new(),
             tried: HashSet::new(),
+            large: LargeFiles::default(),
         };
         tables.refresh(target);
         tables
     }
 
-    /// Does the same again for what was mapped since.
-    pub fn refresh(&mut self, target: &Target) {
+    /// Files that are not compiled yet: see [`Tables::of`].
+    pub const fn pending(&self) -> usize {
+        self.large.pending()
+    }
+
+    /// Takes in what was mapped since, and large files that were compiled meanwhile; whether
+    /// anything changed.
+    pub fn refresh(&mut self, target: &Target) -> bool {
         // A target that is gone keeps the tables it had.
-        let Ok(mappings) = target.mappings() else { return };
+        let Ok(mappings) = target.mappings() else { return false };
+        let mut changed = false;
+        for Compiled { file, path, rows } in self.large.finished() {
+            changed = true;
+            self.place(file, &path, rows);
+        }
         let mut executable = Vec::new();
         for mapping in mappings.iter().filter(|mapping| mapping.is_executable()) {
             let name = mapping.path.as_os_str();
@@ -72,14 +108,19 @@ impl Tables {
                 file,
             });
         }
+        if !changed && executable == self.executable {
+            return false;
+        }
         self.table = self.store.process_table(&executable);
+        self.executable = executable;
         if self.table.dropped_segments > 0 {
             self.warn(format!(
-                "{} mappings at the highest addresses do not fit in the table: stacks end there",
-                self.table.dropped_segments
+                "the executable mappings take more than {MAX_SEGMENTS} segments: stacks end in those \
+                 beyond, of which those of no file come first"
             ));
         }
         self.mappings = mappings;
+        true
     }
 
     fn add(&mut self, target: &Target, mapping: &target::Mapping, file: FileKey) {
@@ -89,16 +130,29 @@ impl Tables {
             compile(Cursor::new(code))
         } else {
             let open = target.files.iter().find(|known| known.id == mapping.file);
-            match open.and_then(|known| known.file.try_clone().ok()) {
-                Some(open) => compile(open),
-                None => return,
+            let Some(open) = open.and_then(|known| known.file.try_clone().ok()) else { return };
+            let bytes = open.try_clone().map_or(0, |open| size(open).frame_bytes);
+            if bytes > LARGE_BYTES {
+                self.large.compile(file, mapping.path.clone(), open);
+                return;
             }
+            compile(open)
         };
-        // A file without rows is one that is unwound by frame pointer, as every JIT's code is:
-        // the stacks are marked, and nothing is to be said here.
-        let Ok(compiled) = compiled else { return };
-        if let Err(error) = self.store.add(file, compiled) {
-            self.warn(format!("{}: {error}", mapping.path.display()));
+        self.place(file, &mapping.path, compiled);
+    }
+
+    fn place(&mut self, file: FileKey, path: &Path, compiled: Result<FileRows, CompileError>) {
+        let result = match compiled {
+            Ok(compiled) => self.store.add(file, compiled).map_err(|error| error.to_string()),
+            Err(error @ (CompileError::TooLarge(_) | CompileError::TooManyRows)) => {
+                Err(format!("{error}: its frames are found by frame pointer, and marked"))
+            }
+            // A file without rows is one that is unwound by frame pointer, as every JIT's code
+            // is: the stacks are marked, and nothing is to be said here.
+            Err(_) => return,
+        };
+        if let Err(error) = result {
+            self.warn(format!("{}: {error}", path.display()));
         }
     }
 
@@ -135,14 +189,20 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(100));
         let target =
             Target::open(child.id(), crate::target::Wanted::new(|_| false, Vec::new())).unwrap();
-        let mut tables = Tables::of(&target);
+        let mut tables = Tables::of(&target, Limits::default());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(tables.table.table.count > 2, "{} segments", tables.table.table.count);
         assert!(tables.store.words() > 10_000, "{} words", tables.store.words());
         assert!(tables.store.contains(VDSO) || tables.vdso.is_none());
         let words = tables.store.words();
-        tables.refresh(&target);
+        assert!(words <= Tables::estimate_words(&target) + vdso_words(&tables));
+        assert!(!tables.refresh(&target), "nothing changed");
         assert_eq!(tables.store.words(), words);
+    }
+
+    /// The vdso is no file, and small.
+    fn vdso_words(tables: &Tables) -> usize {
+        tables.vdso.as_ref().map_or(0, Vec::len)
     }
 }

@@ -127,7 +127,13 @@ fn many_mappings() {
     let total: u64 = huge.segments.iter().map(|segment| u64::from(segment.length)).sum();
     assert_eq!(total, 1 << 33);
     let apart: Vec<Mapping> =
-        (0..1500).map(|n| mapping(n << 13, (n << 13) + 4096, 0, None)).collect();
+        (0..3000).map(|n| mapping(n << 13, (n << 13) + 4096, 0, None)).collect();
     let table = store.process_table(&apart);
-    assert_eq!((table.table.count, table.dropped_segments), (1024, 476));
+    assert_eq!((table.table.count, table.dropped_segments), (2048, 952));
+    // A file at the highest addresses, as libraries are, does not give way to those.
+    let mut store = RowStore::new(Limits::default());
+    store.add(KEY, file(100, 0)).unwrap();
+    let with_file = [&apart[..], &[mapping(1 << 40, (1 << 40) + 4096, 0, Some(KEY))]].concat();
+    let table = store.process_table(&with_file).table;
+    assert!(find(&store, &table, (1 << 40) + 0x200).is_some());
 }
