@@ -61,6 +61,10 @@ static HAS_TASK_PT_REGS: u32 = 0;
 #[unsafe(no_mangle)]
 static STACKS: u32 = 0;
 
+/// 1 if some probes time requests.
+#[unsafe(no_mangle)]
+static REQUESTS: u32 = 0;
+
 macro_rules! read {
     ($name:ident, $function:ident, $type:ty, $doc:literal) => {
         #[doc = $doc]
@@ -100,3 +104,4 @@ is_set!(LEDGER, ledger, "Whether to follow the scheduler.");
 is_set!(SWITCH_HAS_PREV_STATE, switch_has_prev_state, "See [`SWITCH_HAS_PREV_STATE`].");
 is_set!(HAS_TASK_PT_REGS, has_task_pt_regs, "See [`HAS_TASK_PT_REGS`].");
 is_set!(STACKS, stacks, "Whether to take stacks.");
+is_set!(REQUESTS, requests, "See [`REQUESTS`].");

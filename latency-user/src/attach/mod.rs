@@ -130,6 +130,8 @@ pub struct Settings {
     pub ledger: bool,
     /// Waits outside of operations, and preemptions, shorter than this are only added up.
     pub min_wait_ns: u64,
+    /// Whether there are probes of requests.
+    pub requests: bool,
     /// Room for unwind rows, if the waits are to have stacks; see [`Session::set_unwind`].
     pub unwind: Option<UnwindSizes>,
 }
@@ -191,7 +193,7 @@ impl Session {
         let slots = slots as u32;
         let threads = settings.threads.saturating_mul(4).clamp(4096, 262_144);
         let (namespace_device, namespace_inode) = namespace::pid_namespace();
-        let log = u32::from(settings.log);
+        let (log, requests) = (u32::from(settings.log), u32::from(settings.requests));
         let scheduler = scheduler::Scheduler::prepare(&settings);
         let facts = scheduler.globals();
         let unwind = settings.unwind.filter(|_| scheduler.has_stacks());
@@ -211,6 +213,7 @@ impl Session {
             .override_global("LOG", &log, true)
             .override_global("MIN_WAIT_NS", &settings.min_wait_ns, true)
             .override_global("STACKS", &stacks, true)
+            .override_global("REQUESTS", &requests, true)
             .map_max_entries("RECORDS", settings.ring_bytes)
             .map_max_entries("THREADS", threads)
             .map_max_entries("PROBE_HITS", MAX_PROBES)

@@ -102,6 +102,7 @@ fn machine(page: &mut Page) -> Option<Mode> {
         // It would attach the scheduler's programs.
         ledger: false,
         min_wait_ns: MIN_WAIT_NS,
+        requests: true,
         unwind: None,
     };
     match Session::load(settings) {
@@ -167,7 +168,7 @@ fn lockdown(page: &mut Page) {
 }
 
 fn process(page: &mut Page, args: &DoctorArgs, pid: u32, mode: Option<Mode>) -> Result<()> {
-    let (target, plan) = record::look(pid, &args.probe, args.probe_all)?;
+    let (target, plan) = record::look(pid, &args.probes, args.probe_all)?;
     page.heading(&format!("Process {} ({}), {}", target.pid, target.comm, target.exe.display()));
     for note in &target.notes {
         page.check(Finding::Note, note);

@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::args::RecordArgs;
+use super::args::{ProbeArgs, RecordArgs};
 use super::command::{self, Started};
 use super::describe::{children_note, header, library, probe_info, skipped_info};
 use super::live::{Live, Printer};
@@ -61,15 +61,12 @@ pub fn run(args: &RecordArgs, verbose: bool) -> Result<u8> {
 ///
 /// # Errors
 /// There is no such process, or it cannot be traced; a user's probe is not found.
-pub fn look(pid: u32, user_probes: &[String], probe_all: bool) -> Result<(Target, Plan)> {
+pub fn look(pid: u32, probes: &ProbeArgs, probe_all: bool) -> Result<(Target, Plan)> {
     Target::refuse_self(pid)?;
-    let options = Options {
-        user_probes: user_probes
-            .iter()
-            .map(|text| UserProbe::parse(text))
-            .collect::<Result<_, _>>()?,
-        probe_all,
-    };
+    let operations = probes.probe.iter().map(|text| UserProbe::parse(text));
+    let requests = probes.request.iter().map(|text| UserProbe::parse_request(text));
+    let options =
+        Options { user_probes: operations.chain(requests).collect::<Result<_, _>>()?, probe_all };
     let wanted = options.wanted();
     let target = Target::open(pid, wanted)?;
     let plan = Plan::new(&target.files, &options)?;
@@ -97,9 +94,10 @@ pub fn refuse_hazards(target: &Target, plan: &Plan) -> Result<()> {
         if let Some(probe) = plan.probes.iter().find(|probe| probe.user) {
             bail!(
                 "{path} switches stacks ({symbol}): a return probe on {} could kill process {}; \
-                 leave out --probe",
+                 leave out {}",
                 probe.symbol,
-                target.pid
+                target.pid,
+                if probe.is_request { "--request" } else { "--probe" }
             );
         }
     }
@@ -141,7 +139,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut user1 = signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?;
 
-    let (mut target, mut plan) = look(pid, &args.probe, args.probe_all)?;
+    let (mut target, mut plan) = look(pid, &args.probes, args.probe_all)?;
     if command.is_some() {
         // What the command may load later is probed from its first instruction on.
         target.expect_files(&system_libraries());
@@ -160,6 +158,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         modes: modes(),
         ledger: !args.no_ledger,
         min_wait_ns: args.min_wait.as_nanos() as u64,
+        requests: !args.probes.request.is_empty(),
         unwind: scheduler.sizes(),
     })?;
     scheduler.give_rows(&mut session)?;
@@ -302,6 +301,7 @@ impl Tracing<'_> {
         let (builder, scheduler) = (&mut self.builder, &mut self.scheduler);
         self.stream.drain(DRAIN_LIMIT, |record| match record {
             Record::Operation(operation) => builder.operation(operation),
+            Record::Request(request) => builder.request(request),
             other => scheduler.take(other, builder),
         });
     }

@@ -79,7 +79,7 @@ impl Scheduler {
             Record::Stack(stack) if self.stacks.len() < MAX_STACKS => {
                 self.stacks.insert(stack.id, stack.clone());
             }
-            Record::Stack(_) | Record::Operation(_) | Record::Unknown(_) => {}
+            Record::Stack(_) | Record::Operation(_) | Record::Request(_) | Record::Unknown(_) => {}
         }
     }
 

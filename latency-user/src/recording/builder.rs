@@ -2,7 +2,9 @@
 
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
-use latency_common::record::{OperationRecord, SlotKey, WaitRecord, outcome};
+use latency_common::record::{
+    Inside, OperationRecord, RequestRecord, SlotKey, WaitRecord, outcome,
+};
 
 use super::histogram::SparseHistogram;
 use super::ledger::Ledgers;
@@ -147,6 +149,18 @@ impl RecordingBuilder {
             self.ledger_mismatches += 1;
         }
         let row = self.row(record.operation, record.algorithm);
+        self.place(row, record);
+    }
+
+    /// Takes one record of a request. Records may come out of order.
+    pub fn request(&mut self, record: &RequestRecord) {
+        self.operation(&record.call);
+        let row = self.row(record.call.operation, record.call.algorithm);
+        self.rows[row].request(record);
+    }
+
+    #[inline]
+    fn place(&mut self, row: usize, record: &OperationRecord) {
         let end_ns = record.start_ns.saturating_add(record.duration_ns);
         let offset_ns = end_ns.saturating_sub(self.header.start_ns);
         let late = if offset_ns >= self.open_from_ns && offset_ns < self.open_to_ns {
@@ -244,6 +258,8 @@ impl RecordingBuilder {
                 kernel_failed: row.kernel.failed.clone(),
                 slowest: row.slowest().into_iter().map(|slow| builder.slow(slow)).collect(),
                 ledger: row.ledgers.as_ref().map(Ledgers::sums),
+                request: (row.requests.as_ref())
+                    .map(|requests| requests.sums(|slot| builder.slot_name(slot))),
             });
         }
 
@@ -365,6 +381,20 @@ impl RecordingBuilder {
         match self.header.operations.get(usize::from(operation)) {
             Some(name) => name.clone(),
             None => format!("operation-{operation}"),
+        }
+    }
+
+    /// The name of the operations that a request counts in this slot.
+    fn slot_name(&self, slot: usize) -> String {
+        let is_request = |name: &String| {
+            let mut probes = self.header.probes.iter();
+            probes.any(|probe| probe.is_request && probe.operation == *name)
+        };
+        let mut names = self.header.operations.iter().skip(slot).filter(|name| !is_request(name));
+        match (names.next(), names.next()) {
+            (Some(_), Some(_)) if slot == Inside::SLOTS - 1 => "other operations".to_owned(),
+            (Some(name), _) => name.clone(),
+            (None, _) => format!("operation-{slot}"),
         }
     }
 

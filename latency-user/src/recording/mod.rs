@@ -10,6 +10,7 @@ mod live;
 mod lock;
 mod model;
 mod off_cpu;
+mod request;
 mod row;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -30,4 +31,5 @@ pub use model::{
     SlowOperation, Target,
 };
 pub use off_cpu::{Frame, Reason, Stack, WaitGroup, Waker};
+pub use request::{InnerOperation, RequestSums, RowRequest};
 pub use waits::MAX_GROUPS;

@@ -7,6 +7,7 @@ use super::histogram::SparseHistogram;
 use super::ledger::RowLedger;
 use super::lock::{Lock, MAX_LOCKS};
 use super::off_cpu::{Stack, WaitGroup};
+use super::request::RowRequest;
 
 /// At most this many intervals are kept; see [`Recording::interval_ns`].
 pub const MAX_INTERVALS: usize = 600;
@@ -172,8 +173,11 @@ pub struct Probe {
     pub site_offset: u64,
     /// What the entry probe costs.
     pub price: Price,
-    /// Name of the operation that a call of it is.
+    /// Name of the operation, or request, that a call of it is.
     pub operation: String,
+    /// Whether a call of it is a request: the scope around operations.
+    #[serde(default)]
+    pub is_request: bool,
     /// How often the function was entered, nested calls included.
     pub hits: u64,
     /// How many program runs the kernel's recursion guard skipped, where the kernel tells.
@@ -216,6 +220,9 @@ pub struct Row {
     /// Where the time of the successful operations went; `None` where the scheduler was not traced.
     #[serde(default)]
     pub ledger: Option<RowLedger>,
+    /// What requests are made of; `None` for operations.
+    #[serde(default)]
+    pub request: Option<RowRequest>,
 }
 
 /// Numbers of calls by how they ended.

@@ -40,6 +40,7 @@ fn probe(symbol: &str, operation: &str, offset: u64, price: Price, hits: u64) ->
         site_offset: offset + 4,
         price,
         operation: operation.into(),
+        is_request: false,
         hits,
         recursion_misses: None,
     }
@@ -83,6 +84,7 @@ pub(crate) fn recording() -> Recording {
                 slow(1_600 * MILLISECOND, 1_200, Outcome::Error, "EVP_DigestVerify"),
             ],
             ledger: None,
+            request: None,
         },
     ];
     let interval_row = |row, success: &[u64], failed: &[u64]| IntervalRow {
@@ -193,6 +195,7 @@ fn wait(reason: Reason, operation: Option<&str>, stack_id: u64, total_ns: u64) -
         reason,
         comm: "worker".into(),
         operation: operation.map(String::from),
+        request: None,
         futex_address: 0,
         futex_command: futex::NONE,
         stack_id,

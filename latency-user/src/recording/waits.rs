@@ -40,6 +40,7 @@ struct GroupKey {
     reason: Reason,
     name: u32,
     operation: Option<u8>,
+    request: Option<u8>,
     futex_address: u64,
     futex_command: u32,
     stack_id: u64,
@@ -137,6 +138,7 @@ impl Waits {
             reason,
             name: self.name_of(record.tid, now_ns, comm_of),
             operation: (record.flags & wait_flag::IN_OPERATION != 0).then_some(record.operation),
+            request: (record.flags & wait_flag::IN_REQUEST != 0).then_some(record.request),
             futex_address: if is_lock { record.futex_address } else { 0 },
             futex_command: if is_lock { record.futex_command } else { futex::NONE },
             stack_id: record.stack_id,
@@ -154,6 +156,7 @@ impl Waits {
             self.ungrouped = self.ungrouped.saturating_add(1);
             key = GroupKey {
                 name: self.name_id(CATCH_ALL_NAME),
+                request: None,
                 futex_address: 0,
                 futex_command: futex::NONE,
                 stack_id: 0,
@@ -262,6 +265,7 @@ impl Waits {
             reason: key.reason,
             comm: self.names.get(key.name as usize).cloned().unwrap_or_default(),
             operation: key.operation.map(&operation_name),
+            request: key.request.map(&operation_name),
             futex_address: key.futex_address,
             futex_command: key.futex_command,
             stack_id: key.stack_id,
@@ -326,7 +330,8 @@ impl Waits {
     }
 }
 
-type Order<'a> = (Reverse<(u64, u64)>, Reason, &'a str, Option<&'a str>, [u64; 5], &'a Waker);
+type Scope<'a> = (Option<&'a str>, Option<&'a str>);
+type Order<'a> = (Reverse<(u64, u64)>, Reason, &'a str, Scope<'a>, [u64; 5], &'a Waker);
 
 fn order(group: &WaitGroup) -> Order<'_> {
     let numbers = [
@@ -340,7 +345,7 @@ fn order(group: &WaitGroup) -> Order<'_> {
         Reverse((group.total_ns, group.count)),
         group.reason,
         &group.comm,
-        group.operation.as_deref(),
+        (group.operation.as_deref(), group.request.as_deref()),
         numbers,
         &group.waker,
     )

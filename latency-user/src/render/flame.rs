@@ -58,9 +58,9 @@ impl View {
 pub struct Options<'a> {
     /// The view.
     pub view: View,
-    /// Only waits inside operations.
+    /// Only waits inside operations and requests.
     pub in_operation: bool,
-    /// Only waits inside operations of this name.
+    /// Only waits inside operations or requests of this name.
     pub operation: Option<&'a str>,
     /// Names of futexes by address; one that is not here is shown by its address.
     pub lock_names: &'a BTreeMap<u64, String>,
@@ -126,7 +126,7 @@ fn title(recording: &Recording, view: View) -> String {
 fn subtitle(folded: &Folded, options: &Options<'_>) -> String {
     let mut parts = vec![match (options.operation, options.in_operation) {
         (Some(operation), _) => format!("inside {}", fold::escaped(operation)),
-        (None, true) => "inside operations".into(),
+        (None, true) => "inside operations and requests".into(),
         (None, false) => "inside and outside of operations".into(),
     }];
     for (part_ns, what) in [

@@ -1,5 +1,6 @@
 //! The page for a terminal, at most 100 columns wide.
 
+mod requests;
 mod waits;
 
 use std::io::{self, Write};
@@ -46,6 +47,7 @@ pub fn render(report: &Report, style: Style) -> String {
     page.push('\n');
     page.push_str(&operations(report, style));
     page.push_str(&waits::ledgers(report, style));
+    page.push_str(&requests::parts(report, style));
     page.push_str(&waits::locks(report, style));
     page.push_str(&slowest(report, style));
     page.push('\n');

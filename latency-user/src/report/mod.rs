@@ -2,6 +2,7 @@
 //! docs/report-schema.md describes every key.
 
 mod ledger;
+mod request;
 mod verdict;
 mod waits;
 mod warnings;
@@ -17,6 +18,7 @@ use crate::recording::{
 };
 
 pub use ledger::{LedgerNs, LedgerTotals, Tail};
+pub use request::{Parts, RequestParts};
 pub use verdict::{Cause, Verdict};
 pub use waits::{LockSummary, OffCpu, StackSummary, WakerKind, WakerSummary};
 
@@ -51,7 +53,8 @@ pub struct Report {
     pub exit_status: Option<i32>,
     /// Why the slow operations are slow; null where none are, or where the scheduler was not traced.
     pub verdict: Option<Verdict>,
-    /// One for each operation and algorithm, the most frequent first in each operation.
+    /// One for each request, then for each operation and algorithm, the most frequent first in
+    /// each operation.
     pub operations: Vec<Operation>,
     /// The locks waited for: the contended ones before the idle ones, longest wait first.
     pub locks: Vec<LockSummary>,
@@ -82,8 +85,10 @@ pub struct Report {
 /// One operation with one algorithm.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Operation {
-    /// Name of the operation, such as "sign".
+    /// Name of the operation, such as "sign", or of the request.
     pub operation: String,
+    /// Whether these are requests: the scope around operations.
+    pub is_request: bool,
     /// Name of the algorithm, such as "ecdsa-p256"; "-" for functions that have none.
     pub algorithm: String,
     /// Completed operations: successes, failures and errors.
@@ -110,6 +115,8 @@ pub struct Operation {
     pub typical: Option<LedgerTotals>,
     /// The slowest of the successes; null likewise.
     pub tail: Option<Tail>,
+    /// What requests are made of; null for operations.
+    pub parts: Option<Parts>,
     /// The percentiles in `latency_ns` that rest on too few successes: "p99" below
     /// [`P99_SAMPLES`], "p999" below [`P999_SAMPLES`].
     pub low_confidence: Vec<String>,
@@ -167,7 +174,8 @@ impl From<&Recording> for Report {
         // place where each first appears.
         let first = |name: &str| recording.rows.iter().position(|row| row.operation == name);
         operations.sort_by_cached_key(|operation| {
-            (first(&operation.operation), Reverse(operation.count), operation.algorithm.clone())
+            let kind = (!operation.is_request, first(&operation.operation));
+            (kind, Reverse(operation.count), operation.algorithm.clone())
         });
         let stacks = waits::Stacks::of(recording);
         let locks = waits::locks(recording, &stacks);
@@ -214,6 +222,7 @@ fn operation(statistics: &RowStatistics, row: &Row, intervals: Vec<IntervalSumma
     let total: Option<LedgerTotals> = row.ledger.as_ref().map(|ledger| (&ledger.total).into());
     Operation {
         operation: row.operation.clone(),
+        is_request: row.request.is_some(),
         algorithm: row.algorithm.clone(),
         count: counts.operations(),
         successes: counts.successes,
@@ -227,6 +236,7 @@ fn operation(statistics: &RowStatistics, row: &Row, intervals: Vec<IntervalSumma
         switches: total.map(|total| total.switches),
         typical: row.ledger.as_ref().map(|ledger| (&ledger.typical).into()),
         tail: row.ledger.as_ref().map(Tail::from),
+        parts: row.request.as_ref().map(Parts::from),
         low_confidence,
         source: statistics.source,
         slowest: row.slowest.clone(),

@@ -95,15 +95,17 @@ pub struct StackSummary {
     pub total_ns: u64,
 }
 
-/// Time off the CPU for one reason, inside one operation or outside of all.
+/// Time off the CPU for one reason, inside one operation and request or outside of all.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OffCpu {
     /// Why the threads were off the CPU.
     pub reason: Reason,
-    /// Whether they were in an operation.
+    /// Whether they were in an operation or a request.
     pub in_operation: bool,
     /// Name of that operation.
     pub operation: Option<String>,
+    /// Name of that request.
+    pub request: Option<String>,
     /// How often.
     pub count: u64,
     /// Time blocked, in nanoseconds; for preempted threads, time runnable without running.
@@ -210,23 +212,24 @@ fn waker(share: &WakerShare) -> WakerSummary {
 
 /// Time off the CPU by reason and operation, longest first.
 pub(super) fn off_cpu(recording: &Recording, stacks: &Stacks<'_>) -> Vec<OffCpu> {
-    type Kind<'a> = (Reason, Option<&'a str>);
+    type Kind<'a> = (Reason, Option<&'a str>, Option<&'a str>);
     let mut kinds = BTreeMap::<Kind<'_>, (OffCpu, BTreeMap<u64, StackShare>)>::new();
     for group in &recording.waits {
-        let (kind, by_stack) =
-            kinds.entry((group.reason, group.operation.as_deref())).or_insert_with(|| {
-                let kind = OffCpu {
-                    reason: group.reason,
-                    in_operation: group.operation.is_some(),
-                    operation: group.operation.clone(),
-                    count: 0,
-                    total_ns: 0,
-                    run_queue_ns: 0,
-                    max_ns: 0,
-                    stacks: Vec::new(),
-                };
-                (kind, BTreeMap::new())
-            });
+        let key = (group.reason, group.operation.as_deref(), group.request.as_deref());
+        let (kind, by_stack) = kinds.entry(key).or_insert_with(|| {
+            let kind = OffCpu {
+                reason: group.reason,
+                in_operation: group.operation.is_some() || group.request.is_some(),
+                operation: group.operation.clone(),
+                request: group.request.clone(),
+                count: 0,
+                total_ns: 0,
+                run_queue_ns: 0,
+                max_ns: 0,
+                stacks: Vec::new(),
+            };
+            (kind, BTreeMap::new())
+        });
         kind.count = kind.count.saturating_add(group.count);
         kind.total_ns = kind.total_ns.saturating_add(group.total_ns);
         kind.run_queue_ns = kind.run_queue_ns.saturating_add(group.run_queue_ns);

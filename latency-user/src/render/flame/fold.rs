@@ -95,8 +95,10 @@ fn is_selected(wait: &WaitGroup, options: &Options<'_>) -> bool {
         View::Wakers => wait.reason != Reason::Preempted,
     };
     let of_operation = match options.operation {
-        Some(operation) => wait.operation.as_deref() == Some(operation),
-        None => !options.in_operation || wait.operation.is_some(),
+        Some(wanted) => [&wait.operation, &wait.request]
+            .into_iter()
+            .any(|scope| scope.as_deref() == Some(wanted)),
+        None => !options.in_operation || wait.operation.is_some() || wait.request.is_some(),
     };
     of_view && of_operation
 }
