@@ -149,7 +149,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         return Err(plan.explain_empty(&target).into());
     }
     refuse_hazards(&target, &plan)?;
-    let scheduler = Scheduler::prepare(&target, args.stacks);
+    let mut scheduler = Scheduler::prepare(&target, args.stacks);
     let mut session = Session::load(Settings {
         pid: target.pid,
         ring_bytes: args.ring_size,
@@ -180,6 +180,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
 
     let start_ns = attach::monotonic_ns();
     let has_ledger = !args.no_ledger && session.ledger_refusal().is_none();
+    scheduler.has_ledger = has_ledger;
     let builder = RecordingBuilder::new(header(&target, &plan, start_ns, has_ledger));
     let mut warnings = target.notes.clone();
     warnings.extend(plan.warnings.iter().cloned());
@@ -312,9 +313,8 @@ impl Tracing<'_> {
         }
         let (_, lost) = self.session.completed_and_lost().unwrap_or_default();
         let live = self.builder.live(attach::monotonic_ns());
-        let busiest = live.busiest.as_ref().and_then(|row| {
-            Some((format!("{} {}", row.operation, row.algorithm), row.p50_ns?, row.p99_ns?))
-        });
+        let busiest =
+            live.busiest.as_ref().and_then(|row| Some((row.title(), row.p50_ns?, row.p99_ns?)));
         self.printer.show(&Live {
             elapsed: self.started.elapsed(),
             operations: live.operations,
@@ -391,12 +391,13 @@ impl Tracing<'_> {
         self.builder.set_skipped(
             self.plan.skipped.iter().map(|skipped| skipped_info(skipped, files)).collect(),
         );
-        self.builder.clear_kernel_histograms();
+        self.builder.clear_kernel_state();
         for slot in &counts.slots {
             self.builder.kernel_histogram(slot.key, slot.sum_ns, slot.max_ns, &slot.buckets);
         }
+        self.scheduler.waits_in_progress(&counts, &mut self.builder);
         let mut warnings = self.warnings.clone();
-        warnings.extend(self.scheduler.losses(&counts, &self.session));
+        warnings.extend(self.scheduler.losses(&self.session));
         if self.stream.undecodable() > 0 {
             warnings.push(format!(
                 "{} records could not be decoded; please report this",
@@ -410,6 +411,7 @@ impl Tracing<'_> {
             counters: counts.counters,
             recursion_misses: runs.recursion_misses,
             in_progress: counts.in_progress,
+            wait_totals: counts.wait_totals,
             probe_hits: counts.probe_hits,
             own_cost: recording::OwnCost {
                 cpu_ns: own::cpu_ns(),
@@ -463,6 +465,10 @@ impl Tracing<'_> {
             path.display(),
             path.display()
         ));
+        if self.args.stacks {
+            let path = path.display();
+            self.printer.message(&format!("flame graphs: `latency flame {path} --view locks`"));
+        }
         let estimate = self.session.detach_estimate();
         if estimate > Duration::from_millis(500) {
             self.printer.message(&format!("detaching, about {:.1} s …", estimate.as_secs_f64()));

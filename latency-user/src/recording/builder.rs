@@ -7,6 +7,7 @@ use latency_common::record::{
 };
 
 use super::histogram::SparseHistogram;
+use super::in_progress::{self, KernelTotals};
 use super::ledger::Ledgers;
 use super::live::{Live, LiveRow};
 use super::model::{
@@ -62,6 +63,8 @@ pub struct Finish {
     pub recursion_misses: u64,
     /// Calls still open when tracing ended.
     pub in_progress: u64,
+    /// Sums over all times off the CPU.
+    pub wait_totals: KernelTotals,
     /// How often each probe was hit, in the order of the probes; missing ones stay as they are.
     pub probe_hits: Vec<u64>,
     /// What the tracing cost.
@@ -183,6 +186,21 @@ impl RecordingBuilder {
         self.waits.add(record, comm_of, live);
     }
 
+    /// Takes one wait that has not ended, as far as it lasted; else as [`RecordingBuilder::wait`].
+    pub fn wait_in_progress(
+        &mut self,
+        record: &WaitRecord,
+        comm_of: &mut dyn FnMut(u32) -> String,
+        live: &dyn Fn(u32) -> bool,
+    ) {
+        self.waits.add_open(record, comm_of, live);
+    }
+
+    /// When tracing began, `CLOCK_MONOTONIC`, in nanoseconds.
+    pub const fn start_ns(&self) -> u64 {
+        self.header.start_ns
+    }
+
     /// Adds a histogram of the kernel, of one CPU or of all: the sum and the largest value in
     /// nanoseconds, and a count per bucket of [`latency_common::histogram`].
     pub fn kernel_histogram(&mut self, key: SlotKey, sum_ns: u64, max_ns: u64, counts: &[u64]) {
@@ -191,9 +209,11 @@ impl RecordingBuilder {
         self.rows[row].kernel_histogram(key, &histogram);
     }
 
-    /// Forgets the histograms of the kernel, so that they can be added anew: for an interim
-    /// result, which [`RecordingBuilder::finish`] gives without ending the run.
-    pub fn clear_kernel_histograms(&mut self) {
+    /// Forgets the histograms of the kernel and the waits in progress, so that they can be added
+    /// anew: for an interim result, which [`RecordingBuilder::finish`] gives without ending the
+    /// run.
+    pub fn clear_kernel_state(&mut self) {
+        self.waits.clear_open();
         for row in &mut self.rows {
             (row.counted, row.kernel) = Default::default();
         }
@@ -263,8 +283,8 @@ impl RecordingBuilder {
             });
         }
 
-        let Folded { groups, locks, ungrouped } =
-            self.waits.folded(|operation| self.operation_name(operation));
+        let Folded { groups, locks, ungrouped, in_progress: waits_in_progress } =
+            self.waits.folded(self.header.start_ns, |operation| self.operation_name(operation));
         let Header { mut probes, command_line, target, host, libraries, skipped, .. } =
             builder.header;
         for (probe, hits) in probes.iter_mut().zip(&finish.probe_hits) {
@@ -298,6 +318,8 @@ impl RecordingBuilder {
             stacks: Vec::new(),
             locks,
             ungrouped_waits: ungrouped,
+            waits_in_progress,
+            wait_totals: in_progress::totals(&finish.wait_totals),
             ledger_mismatches: builder.ledger_mismatches,
             own_cost: finish.own_cost,
             warnings: finish.warnings,

@@ -5,9 +5,11 @@ mod builder;
 mod capped;
 mod file;
 mod histogram;
+mod in_progress;
 mod ledger;
 mod live;
 mod lock;
+mod meanwhile;
 mod model;
 mod off_cpu;
 mod request;
@@ -19,11 +21,13 @@ mod waits;
 pub use builder::{Finish, Header, RecordingBuilder};
 pub use file::{FORMAT_VERSION, MAGIC, ReadError, RecordingFile, WriteError, read};
 pub use histogram::{DenseHistogram, MAX_TRACKABLE_NS, SparseHistogram};
+pub use in_progress::{KernelTotals, MAX_IN_PROGRESS, WaitInProgress, WaitTotal};
 pub use ledger::{LedgerSums, RowLedger};
 pub use live::{Live, LiveRow};
 pub use lock::{
     HolderShare, Lock, LockClass, MAX_LOCKS, MAX_SHARES, StackShare, WaitEnds, WakerShare, classify,
 };
+pub use meanwhile::Meanwhile;
 pub(crate) use model::rate_hz;
 pub use model::{
     Counts, EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss, MAX_ALGORITHMS,

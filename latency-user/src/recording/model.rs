@@ -4,6 +4,7 @@ use latency_common::counter::Counter;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::SparseHistogram;
+use super::in_progress::{MAX_IN_PROGRESS, WaitInProgress, WaitTotal};
 use super::ledger::RowLedger;
 use super::lock::{Lock, MAX_LOCKS};
 use super::off_cpu::{Stack, WaitGroup};
@@ -78,6 +79,12 @@ pub struct Recording {
     /// reason and the operation.
     #[serde(default)]
     pub ungrouped_waits: u64,
+    /// Waits that the start or the end of the trace cut, longest first.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_IN_PROGRESS, _, _>")]
+    pub waits_in_progress: Vec<WaitInProgress>,
+    /// Sums over all times off the CPU, also of those too short for `waits`, longest first.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
+    pub wait_totals: Vec<WaitTotal>,
     /// Operations whose ledger does not add up to their duration: an event was missed.
     #[serde(default)]
     pub ledger_mismatches: u64,
@@ -324,6 +331,13 @@ pub struct Loss {
     pub length_unreadable: u64,
     /// Clock readings that ran backwards: the duration was taken as 0.
     pub clock_backwards: u64,
+    /// Times off the CPU whose record did not arrive, since the ring buffer was full; their sums
+    /// are in [`Recording::wait_totals`].
+    #[serde(default)]
+    pub wait_records: u64,
+    /// Switches of a thread that were not seen: time that cannot be told.
+    #[serde(default)]
+    pub missed_switches: u64,
 }
 
 impl Loss {
@@ -350,6 +364,8 @@ impl Loss {
             recursion_misses,
             length_unreadable: counter(Counter::LengthUnreadable),
             clock_backwards: counter(Counter::ClockBackwards),
+            wait_records: counter(Counter::LostWaitRecords),
+            missed_switches: counter(Counter::MissedSwitch),
         }
     }
 }

@@ -6,9 +6,9 @@ use latency_common::wait::futex;
 
 use super::{
     Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, Interval,
-    IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Outcome, OwnCost, Price, Probe,
-    Reason, Recording, Row, RowLedger, Skipped, SlowOperation, SparseHistogram, Stack, StackShare,
-    Target, WaitEnds, WaitGroup, Waker, WakerShare,
+    IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Meanwhile, Outcome, OwnCost, Price,
+    Probe, Reason, Recording, Row, RowLedger, Skipped, SlowOperation, SparseHistogram, Stack,
+    StackShare, Target, WaitEnds, WaitGroup, Waker, WakerShare,
 };
 
 const MILLISECOND: u64 = 1_000_000;
@@ -145,6 +145,8 @@ pub(crate) fn recording() -> Recording {
         stacks: Vec::new(),
         locks: Vec::new(),
         ungrouped_waits: 0,
+        waits_in_progress: Vec::new(),
+        wait_totals: Vec::new(),
         ledger_mismatches: 0,
         own_cost: OwnCost {
             cpu_ns: 120 * MILLISECOND,
@@ -285,11 +287,18 @@ pub(crate) fn recording_with_waits() -> Recording {
             histogram: kernel(&mutex_waits),
             max_ns: 5_600_000,
             ends: WaitEnds { woken: 20, ..WaitEnds::default() },
+            in_progress: 0,
+            in_progress_ns: 0,
             holders: vec![HolderShare {
                 tid: 4711,
                 comm: "auditor".into(),
                 waits: 19,
                 total_ns: 107 * MILLISECOND,
+                meanwhile: Meanwhile {
+                    sleep_ns: 102 * MILLISECOND,
+                    ran_ns: 5 * MILLISECOND,
+                    ..Meanwhile::default()
+                },
             }],
             wakers: vec![WakerShare { waker: auditor, waits: 20, total_ns }],
             stacks: vec![share(1, 20, total_ns)],

@@ -10,7 +10,9 @@ use latency_common::wait::{WaitEnd, futex, futex_wait_end, waker_flag};
 
 use super::buckets::Buckets;
 use super::histogram::SparseHistogram;
+use super::in_progress::{MAX_IN_PROGRESS, Open, WaitInProgress, add_to_locks};
 use super::lock::{HolderShare, Lock, MAX_LOCKS, MAX_SHARES, StackShare, WaitEnds, WakerShare};
+use super::meanwhile::{Meanwhile, Recent};
 use super::off_cpu::{Reason, WaitGroup, Waker};
 
 /// At most this many groups are in a recording.
@@ -91,6 +93,8 @@ struct LockBuilder {
     buckets: Buckets<u64>,
     ends: WaitEnds,
     holders: Shares<u32>,
+    /// What those did meanwhile.
+    meanwhile: HashMap<u32, Meanwhile>,
     wakers: Shares<WakerKey>,
     stacks: Shares<u64>,
     waker_stacks: Shares<u64>,
@@ -107,6 +111,11 @@ pub(super) struct Waits {
     threads: HashMap<u32, (u32, u64)>,
     /// Waits counted in a catch-all group.
     ungrouped: u64,
+    recent: Recent,
+    /// Waits that had begun before the trace.
+    at_start: Vec<Open>,
+    /// Waits that have not ended.
+    at_end: Vec<Open>,
     #[cfg(test)]
     pub(super) max_groups: Option<usize>,
 }
@@ -116,6 +125,7 @@ pub(super) struct Folded {
     pub(super) groups: Vec<WaitGroup>,
     pub(super) locks: Vec<Lock>,
     pub(super) ungrouped: u64,
+    pub(super) in_progress: Vec<WaitInProgress>,
 }
 
 impl Waits {
@@ -130,6 +140,7 @@ impl Waits {
             Reason::Preempted => (record.duration_ns.saturating_add(record.run_queue_ns), 0),
             _ => (record.duration_ns, record.run_queue_ns),
         };
+        self.recent.add(record);
         let waker = waker_of(record);
         let is_lock = reason == Reason::Lock;
         let holder_tid = if is_lock { holder_of(record, live) } else { 0 };
@@ -167,9 +178,35 @@ impl Waits {
             };
         }
         self.groups.entry(key).or_default().add(wait_ns, run_queue_ns);
+        if record.flags & wait_flag::BEGAN_BEFORE_TRACE != 0
+            && self.at_start.len() < MAX_IN_PROGRESS
+        {
+            let comm = self.comm(record.tid);
+            self.at_start.push(Open { record: *record, comm, holder_tid, at_end: false });
+        }
         if is_lock {
             self.lock(record, waker, holder_tid);
         }
+    }
+
+    /// Takes a wait that has not ended.
+    pub(super) fn add_open(
+        &mut self,
+        record: &WaitRecord,
+        comm_of: &mut dyn FnMut(u32) -> String,
+        live: &dyn Fn(u32) -> bool,
+    ) {
+        let now_ns = record.start_ns.saturating_add(record.duration_ns);
+        self.name_of(record.tid, now_ns, comm_of);
+        let is_lock = reason_of(record.reason) == Reason::Lock;
+        let holder_tid = if is_lock { holder_of(record, live) } else { 0 };
+        let comm = self.comm(record.tid);
+        self.at_end.push(Open { record: *record, comm, holder_tid, at_end: true });
+    }
+
+    /// Forgets the waits that have not ended.
+    pub(super) fn clear_open(&mut self) {
+        self.at_end.clear();
     }
 
     fn lock(&mut self, record: &WaitRecord, waker: WakerKey, holder_tid: u32) {
@@ -192,6 +229,10 @@ impl Waits {
         *end += 1;
         if holder_tid != 0 {
             add_share(&mut lock.holders, holder_tid, wait_ns);
+            if lock.holders.contains_key(&holder_tid) {
+                let did = self.recent.of(holder_tid, record.start_ns, wait_ns);
+                lock.meanwhile.entry(holder_tid).or_default().add(&did);
+            }
         }
         add_share(&mut lock.wakers, waker, wait_ns);
         if record.stack_id != 0 {
@@ -260,7 +301,11 @@ impl Waits {
     }
 
     /// The groups and locks so far, longest first.
-    pub(super) fn folded(&self, operation_name: impl Fn(u8) -> String) -> Folded {
+    pub(super) fn folded(
+        &self,
+        trace_start_ns: u64,
+        operation_name: impl Fn(u8) -> String,
+    ) -> Folded {
         let group = |(key, sums): (&GroupKey, &Sums)| WaitGroup {
             reason: key.reason,
             comm: self.names.get(key.name as usize).cloned().unwrap_or_default(),
@@ -282,8 +327,17 @@ impl Waits {
         groups.sort_by(|left, right| order(left).cmp(&order(right)));
         let mut locks: Vec<Lock> =
             self.locks.iter().map(|(&address, lock)| self.finished(address, lock)).collect();
+        let mut in_progress: Vec<WaitInProgress> = self
+            .at_start
+            .iter()
+            .chain(&self.at_end)
+            .map(|open| open.finished(trace_start_ns, &operation_name))
+            .collect();
+        in_progress.sort_by_key(|wait| (Reverse(wait.duration_ns), wait.tid, wait.start_ns));
+        in_progress.truncate(MAX_IN_PROGRESS);
+        add_to_locks(&mut locks, &in_progress);
         locks.sort_by_key(|lock| (Reverse(lock.total_ns), lock.address));
-        Folded { groups, locks, ungrouped: self.ungrouped }
+        Folded { groups, locks, ungrouped: self.ungrouped, in_progress }
     }
 
     fn finished(&self, address: u64, lock: &LockBuilder) -> Lock {
@@ -306,6 +360,7 @@ impl Waits {
             comm: self.comm(tid),
             waits: sums.count,
             total_ns: sums.total_ns,
+            meanwhile: lock.meanwhile.get(&tid).copied().unwrap_or_default(),
         };
         let waker = |(waker, sums): (WakerKey, Sums)| WakerShare {
             waker: self.waker(waker),
@@ -322,6 +377,8 @@ impl Waits {
             histogram: SparseHistogram::from_kernel(lock.sums.total_ns, lock.sums.max_ns, &counts),
             max_ns: lock.sums.max_ns,
             ends: lock.ends,
+            in_progress: 0,
+            in_progress_ns: 0,
             holders: sorted(&lock.holders).into_iter().map(holder).collect(),
             wakers: sorted(&lock.wakers).into_iter().map(waker).collect(),
             stacks: stacks(&lock.stacks),
@@ -351,7 +408,7 @@ fn order(group: &WaitGroup) -> Order<'_> {
     )
 }
 
-fn reason_of(reason: u8) -> Reason {
+pub(super) fn reason_of(reason: u8) -> Reason {
     match u32::from(reason) {
         off_cpu::PREEMPTED => Reason::Preempted,
         off_cpu::LOCK => Reason::Lock,

@@ -1,5 +1,6 @@
 //! The page for a terminal, at most 100 columns wide.
 
+mod off_cpu;
 mod requests;
 mod waits;
 
@@ -49,6 +50,7 @@ pub fn render(report: &Report, style: Style) -> String {
     page.push_str(&waits::ledgers(report, style));
     page.push_str(&requests::parts(report, style));
     page.push_str(&waits::locks(report, style));
+    page.push_str(&off_cpu::section(report, style));
     page.push_str(&slowest(report, style));
     page.push('\n');
     page.push_str(&foot(report, style));
@@ -324,6 +326,8 @@ fn other_losses(report: &Report) -> Vec<String> {
         (loss.recursion_misses, "probe run skipped", "probe runs skipped"),
         (loss.length_unreadable, "length unreadable", "lengths unreadable"),
         (loss.clock_backwards, "clock reading backwards", "clock readings backwards"),
+        (loss.wait_records, "wait not recorded", "waits not recorded"),
+        (loss.missed_switches, "switch not seen", "switches not seen"),
     ]
     .into_iter()
     .filter(|(number, ..)| *number > 0)

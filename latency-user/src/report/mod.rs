@@ -1,6 +1,7 @@
 //! Everything a page shows, worked out from a recording alone. This is the JSON report as well;
 //! docs/report-schema.md describes every key.
 
+mod in_progress;
 mod ledger;
 mod request;
 mod verdict;
@@ -14,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::aggregate::{Latency, RowStatistics, Source, statistics};
 use crate::recording::{
     EndedBy, Host, IncompleteCalls, Library, Loss, OwnCost, Probe, Recording, Row, Skipped,
-    SlowOperation, SparseHistogram, Target,
+    SlowOperation, SparseHistogram, Target, WaitTotal,
 };
 
+pub use in_progress::InProgress;
 pub use ledger::{LedgerNs, LedgerTotals, Tail};
 pub use request::{Parts, RequestParts};
 pub use verdict::{Cause, Verdict};
@@ -60,6 +62,11 @@ pub struct Report {
     pub locks: Vec<LockSummary>,
     /// Time off the CPU by reason and operation, longest first.
     pub off_cpu: Vec<OffCpu>,
+    /// All time off the CPU by reason, inside operations and requests or outside, with the waits
+    /// that were too short to be recorded one by one; longest first.
+    pub off_cpu_totals: Vec<WaitTotal>,
+    /// Waits in progress when tracing began or ended, at most 256, longest first.
+    pub in_progress: Vec<InProgress>,
     /// Operations whose ledger does not add up to their duration: an event was missed.
     pub ledger_mismatches: u64,
     /// Width of an interval, in nanoseconds.
@@ -193,6 +200,8 @@ impl From<&Recording> for Report {
             operations,
             locks,
             off_cpu: waits::off_cpu(recording, &stacks),
+            off_cpu_totals: recording.wait_totals.clone(),
+            in_progress: in_progress::in_progress(recording, &stacks),
             ledger_mismatches: recording.ledger_mismatches,
             interval_ns: recording.interval_ns,
             loss: recording.loss,

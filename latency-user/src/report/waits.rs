@@ -40,6 +40,10 @@ pub struct LockSummary {
     pub max_ns: u64,
     /// How they ended.
     pub ends: WaitEnds,
+    /// Waits that had not ended when tracing did; they are in none of the numbers above.
+    pub in_progress: u64,
+    /// How long those had lasted, in nanoseconds.
+    pub in_progress_ns: u64,
     /// Who held it when the waits began, longest wait first; only where the holder is known.
     pub holders: Vec<HolderShare>,
     /// Who ended the waits, longest wait first.
@@ -137,7 +141,7 @@ impl<'a> Stacks<'a> {
         Self(recording.stacks.iter().map(|stack| (stack.id, stack)).collect())
     }
 
-    fn frames(&self, id: u64) -> Vec<String> {
+    pub(super) fn frames(&self, id: u64) -> Vec<String> {
         let frames = self.0.get(&id).map_or(&[][..], |stack| &stack.frames);
         frames.iter().map(frame_text).collect()
     }
@@ -190,6 +194,8 @@ fn lock_summary(lock: &Lock, stacks: &Stacks<'_>) -> LockSummary {
         p99_ns: lock.histogram.value_at(990),
         max_ns: lock.max_ns,
         ends: lock.ends,
+        in_progress: lock.in_progress,
+        in_progress_ns: lock.in_progress_ns,
         holders: lock.holders.iter().take(MAX_SHARES).cloned().collect(),
         wakers: lock.wakers.iter().take(MAX_SHARES).map(waker).collect(),
         waited_in: longest(&lock.stacks),

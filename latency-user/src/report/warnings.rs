@@ -129,6 +129,18 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
             "duration is counted as 0, because the clock ran backwards.",
             "durations are counted as 0, because the clock ran backwards.",
         ),
+        (
+            loss.wait_records,
+            "wait was not recorded, because the ring buffer was full: the times of locks are too \
+             low; a larger --ring-size or --min-wait helps.",
+            "waits were not recorded, because the ring buffer was full: the times of locks are too \
+             low; a larger --ring-size or --min-wait helps.",
+        ),
+        (
+            loss.missed_switches,
+            "switch of a thread was not seen: the time around it is under \"other\".",
+            "switches of threads were not seen: the time around them is under \"other\".",
+        ),
     ] {
         if number > 0 {
             warnings.push(plural(number, one, many));

@@ -7,6 +7,7 @@ mod file;
 mod hazard;
 mod maps;
 mod process;
+mod tasks;
 mod version;
 
 use std::collections::HashSet;
@@ -20,6 +21,7 @@ pub use file::ElfFile;
 pub use hazard::Hazard;
 pub use maps::{FileId, Mapping, parse as parse_maps};
 pub use process::Child;
+pub use tasks::{WaitingTask, waiting_tasks};
 
 use file::OpenError;
 

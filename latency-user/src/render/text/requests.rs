@@ -1,6 +1,6 @@
 //! The part of the page on what requests are made of.
 
-use super::super::table::{Ink, WIDTH, cut, paint};
+use super::super::table::{Ink, WIDTH, cut, labelled, paint};
 use super::super::units::{duration, printable, three_digits};
 use super::Style;
 use crate::report::{Report, RequestParts};
@@ -17,9 +17,9 @@ pub(super) fn parts(report: &Report, style: Style) -> String {
             text = format!("\n{}\n", paint(style, Ink::Bold, "What requests are made of"));
         }
         text.push_str(&format!("{}\n", cut(&printable(&operation.title()), WIDTH)));
-        for (title, parts) in [("middle half", &parts.typical), ("slowest 1 %", &parts.p99)] {
+        for (label, parts) in [("  typical", &parts.typical), ("  slow 1 %", &parts.p99)] {
             if let Some(line) = line(parts) {
-                text.push_str(&format!("{}\n", cut(&format!("  {title}  {line}"), WIDTH)));
+                text.push_str(&labelled(style, label, Ink::Plain, &line));
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::super::table::{Cell, Ink, WIDTH, cut, paint, table};
 use super::super::units::{duration, grouped, plural, printable};
 use super::Style;
-use crate::recording::LockClass;
+use crate::recording::{LockClass, Meanwhile};
 use crate::report::{LedgerTotals, LockSummary, Report};
 
 /// So many locks are shown.
@@ -106,12 +106,32 @@ fn details(lock: &LockSummary) -> Option<String> {
     if let Some(holder) = lock.holders.first() {
         let percent = holder.total_ns as f64 / lock.total_ns.max(1) as f64 * 100.0;
         let comm = if holder.comm.is_empty() { String::new() } else { format!(" {}", holder.comm) };
-        parts.push(format!("held by thread {}{comm} ({percent:.0} %)", holder.tid));
+        let did = did(&holder.meanwhile).unwrap_or_default();
+        parts.push(format!("held by thread {}{comm} ({percent:.0} %{did})", holder.tid));
     }
     if let Some(function) = &lock.released_in {
         parts.push(format!("released in {function}"));
     }
+    if lock.in_progress > 0 {
+        let threads = plural(lock.in_progress, "thread waits", "threads wait");
+        parts.push(format!("{threads} at the end, {} so far", duration(lock.in_progress_ns)));
+    }
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What the holder did in most of the time.
+fn did(meanwhile: &Meanwhile) -> Option<String> {
+    let parts = [
+        (meanwhile.ran_ns, "ran"),
+        (meanwhile.runnable_ns, "waited for a CPU"),
+        (meanwhile.lock_ns, "waited for a lock"),
+        (meanwhile.io_ns, "waited for I/O"),
+        (meanwhile.sleep_ns, "slept"),
+    ];
+    let whole = parts.iter().fold(meanwhile.other_ns, |sum, part| sum.saturating_add(part.0));
+    let (most, what) = parts.into_iter().max()?;
+    (most > 0 && most >= whole / 2)
+        .then(|| format!("; it {what} {:.0} % of that", most as f64 / whole.max(1) as f64 * 100.0))
 }
 
 /// The waits of each idle class together.
