@@ -227,6 +227,9 @@ pub fn waking(ctx: &BtfTracePointContext) {
     if !task.is_of(target) {
         return;
     }
+    // First: what this program takes is time in which the thread is runnable.
+    // SAFETY: no preconditions.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
     let tid = task.tid();
     let thread = match threads::get(tid) {
         Some(thread) => thread,
@@ -257,8 +260,7 @@ pub fn waking(ctx: &BtfTracePointContext) {
             _ => thread.waker.flags |= u32::from(waker_flag::INTERRUPT),
         }
     }
-    // SAFETY: no preconditions.
-    thread.timeline.wake(unsafe { bpf_ktime_get_ns() });
+    thread.timeline.wake(now_ns);
 }
 
 /// The stack of the thread that wakes another, if it is one of the target's: of other processes

@@ -62,6 +62,13 @@ impl Report {
         Row(found.unwrap_or_else(|| panic!("no {operation} {algorithm} in {rows:#?}")))
     }
 
+    /// The first operation or request of this name.
+    #[track_caller]
+    pub fn operation(&self, name: &str) -> &Value {
+        let found = self.list("/operations").iter().find(|it| it["operation"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {:#}", self.json["operations"]))
+    }
+
     /// The number of completed operations of this name, whatever the algorithm.
     #[track_caller]
     pub fn count(&self, operation: &str) -> u64 {

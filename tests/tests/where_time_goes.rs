@@ -5,44 +5,50 @@ use std::process::Command;
 
 use latency_tests::{Process, Report, Tracer, Workload, exclusive};
 
-/// Check that sleep, a slow pipe and a file on its way to the disk are told apart, each with the
-/// time that the program itself measured of it.
+/// Check that sleep, a slow pipe and a file on its way to the disk are told apart inside one
+/// request, each with the time that the program itself measured of it, and by its stack.
 #[test]
 fn sleep_pipe_and_disk() {
     let _machine = exclusive();
     let count = 60;
     let mut program = Workload::waits("parts", count);
+    let parts = ["part_sleep", "part_pipe", "part_sync"].map(|name| program.function(name));
     let request = program.function("handle");
-    let tracer = Tracer::attach(program.pid(), &["--stacks", "--request", &request]);
+    let mut options = vec!["--stacks", "--request", &request];
+    options.extend(parts.iter().flat_map(|part| ["--probe", part]));
+    let tracer = Tracer::attach(program.pid(), &options);
     let truth = program.work();
     let report = tracer.stop().report();
     program.end();
 
     report.assert_no_loss();
+    assert_eq!(report.number("/ledger_mismatches"), 0);
     assert_eq!(report.count("handle"), u64::from(count));
-    let slept = report.off_cpu_ns("sleep", "part_sleep");
-    let read = report.off_cpu_ns("sleep", "part_pipe");
-    let synced = report.off_cpu_ns("io", "part_sync");
-    // The program's clock also sees the run queue: what is blocked is less, never more. A timer
-    // does not fire early.
-    let (own_slept, own_read) = (truth.number("/slept_ns"), truth.number("/read_ns"));
-    let own_synced = truth.number("/synced_ns");
-    let asked_ns = u64::from(count) * 2_000_000;
-    assert!(slept <= own_slept && slept >= asked_ns - asked_ns / 20, "{slept}, {own_slept} ns");
-    assert!(read <= own_read && read >= own_read / 3, "{read} of {own_read} ns");
-    assert!(synced <= own_synced && synced >= own_synced / 3, "{synced} of {own_synced} ns");
-    for function in ["part_sleep", "part_pipe", "part_sync"] {
-        assert_eq!(report.off_cpu_ns("lock", function), 0, "{function}");
+    let inside = &report.json["operations"][0]["parts"]["total"]["operations"];
+    for (at, name, own, reason) in [
+        (0, "part_sleep", "/slept_ns", "sleep"),
+        (1, "part_pipe", "/read_ns", "sleep"),
+        (2, "part_sync", "/synced_ns", "io"),
+    ] {
+        assert_eq!(inside[at]["operation"], name);
+        let (whole, own) = (inside[at]["total_ns"].as_u64().unwrap(), truth.number(own));
+        assert!(whole.abs_diff(own) <= own / 20, "{name}: {whole} ns, {own} ns by its own clock");
+        // Of the waits inside, all but a few are of the one kind, in the stack of the function.
+        let ledger = &report.operation(name)["ledger_ns"];
+        let waited = |reason: &str| ledger[reason].as_u64().expect("a part of the ledger");
+        let others: u64 = ["lock", "io", "sleep"].into_iter().map(waited).sum();
+        let of_reason = waited(reason);
+        assert!(of_reason > 0 && of_reason >= others - others / 10, "{name}: {ledger:#}");
+        let in_stack = report.off_cpu_ns(reason, name);
+        assert!(in_stack.abs_diff(of_reason) <= of_reason / 50, "{name}: {in_stack}, {of_reason}");
     }
-    assert!(
-        report.off_cpu_ns("io", "part_sleep") + report.off_cpu_ns("io", "part_pipe") < slept / 20
-    );
-    let ledger = |part: &str| report.number(&format!("/operations/0/ledger_ns/{part}"));
-    assert!(ledger("sleep") >= slept + read, "{} of {}", ledger("sleep"), slept + read);
-    assert!(ledger("io") >= synced, "{} of {synced}", ledger("io"));
-    let (whole, own) = (report.number("/operations/0/parts/total/duration_ns"), "/requests_ns");
-    let own = truth.number(own);
-    assert!(whole.abs_diff(own) <= own / 50, "{whole} ns, {own} ns by its own clock");
+    // A timer does not fire early.
+    let slept = report.operation("part_sleep")["ledger_ns"]["sleep"].as_u64().unwrap();
+    let asked_ns = u64::from(count) * 2_000_000;
+    assert!(slept >= asked_ns - asked_ns / 20, "{slept} of {asked_ns} ns");
+    let whole = report.number("/operations/0/parts/total/duration_ns");
+    let own = truth.number("/requests_ns");
+    assert!(whole.abs_diff(own) <= own / 20, "{whole} ns, {own} ns by its own clock");
 }
 
 /// Check that workers waiting for work are no contention beside a mutex that is, and that the time

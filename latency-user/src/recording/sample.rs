@@ -5,10 +5,11 @@ use latency_common::histogram::{BUCKETS, bucket_of};
 use latency_common::wait::futex;
 
 use super::{
-    Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, Interval,
-    IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Meanwhile, Outcome, OwnCost, Price,
-    Probe, Reason, Recording, Row, RowLedger, Skipped, SlowOperation, SparseHistogram, Stack,
-    StackShare, Target, WaitEnds, WaitGroup, Waker, WakerShare,
+    Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, InnerOperation,
+    Interval, IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Meanwhile, Outcome, OwnCost,
+    Price, Probe, Reason, Recording, RequestSums, Row, RowLedger, RowRequest, Skipped,
+    SlowOperation, SparseHistogram, Stack, StackShare, Target, WaitEnds, WaitGroup, WaitInProgress,
+    WaitTotal, Waker, WakerShare,
 };
 
 const MILLISECOND: u64 = 1_000_000;
@@ -305,5 +306,73 @@ pub(crate) fn recording_with_waits() -> Recording {
             waker_stacks: vec![share(2, 20, total_ns)],
         },
     ];
+    recording
+}
+
+/// That recording, with the lock waited for in requests around the signatures.
+pub(crate) fn recording_with_requests() -> Recording {
+    let mut recording = recording_with_waits();
+    let inner = |operation: &str, count, each_ns| InnerOperation {
+        operation: operation.into(),
+        count,
+        total_ns: count * each_ns,
+    };
+    let parts = |count, lock_ns| RequestSums {
+        operations: vec![inner("sign", count, 28_000), inner("verify", count, 82_000)],
+        around: sums(count, [9_000, 0, 0, lock_ns, 0, 0, 0]),
+    };
+    let whole = |count, lock_ns| sums(count, [119_000, 0, 0, lock_ns, 0, 0, 0]);
+    let durations = [&[139_000; 1480][..], &[5_719_000; 20]].concat();
+    let counts = Counts { successes: 1500, ..Counts::default() };
+    recording.rows.push(Row {
+        operation: "handle_request".into(),
+        algorithm: "-".into(),
+        counted: counts,
+        received: counts,
+        success: histogram(&durations),
+        kernel_success: kernel(&durations),
+        ledger: Some(RowLedger {
+            total: whole(1500, 94_400),
+            typical: whole(750, 20_000),
+            tail_p99: whole(15, 5_600_000),
+            tail_p999: whole(2, 5_600_000),
+        }),
+        request: Some(RowRequest {
+            total: parts(1500, 94_400),
+            typical: parts(750, 20_000),
+            tail_p99: parts(15, 5_600_000),
+            tail_p999: parts(2, 5_600_000),
+        }),
+        ..Row::default()
+    });
+    for wait in &mut recording.waits {
+        wait.request = wait.operation.take().map(|_| "handle_request".into());
+    }
+    recording.waits_in_progress = vec![WaitInProgress {
+        tid: 4260,
+        comm: "worker".into(),
+        reason: Reason::Lock,
+        operation: None,
+        request: Some("handle_request".into()),
+        futex_address: MUTEX,
+        futex_command: futex::WAIT,
+        stack_id: 1,
+        holder_tid: 4711,
+        start_ns: 1_998 * MILLISECOND,
+        duration_ns: 2 * MILLISECOND,
+        at_start: false,
+        at_end: true,
+    }];
+    recording.wait_totals = vec![WaitTotal {
+        reason: Reason::Lock,
+        in_operation: true,
+        count: 21,
+        total_ns: 112 * MILLISECOND,
+        run_queue_ns: 40_000,
+    }];
+    recording.locks[1].in_progress = 1;
+    recording.locks[1].in_progress_ns = 2 * MILLISECOND;
+    recording.loss.counted += 1500;
+    recording.loss.received += 1500;
     recording
 }
