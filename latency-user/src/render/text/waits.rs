@@ -106,12 +106,13 @@ fn details(lock: &LockSummary) -> Option<String> {
     if let Some(holder) = lock.holders.first() {
         let percent = holder.total_ns as f64 / lock.total_ns.max(1) as f64 * 100.0;
         let comm = if holder.comm.is_empty() { String::new() } else { format!(" {}", holder.comm) };
-        let did = did(&holder.meanwhile).unwrap_or_default();
-        parts.push(format!("held by thread {}{comm} ({percent:.0} %{did})", holder.tid));
+        parts.push(format!("held by thread {}{comm} ({percent:.0} %)", holder.tid));
     }
     if let Some(function) = &lock.released_in {
         parts.push(format!("released in {function}"));
     }
+    // Last, since it may be cut.
+    parts.extend(lock.holders.first().and_then(|holder| did(&holder.meanwhile)));
     if lock.in_progress > 0 {
         let threads = plural(lock.in_progress, "thread waits", "threads wait");
         parts.push(format!("{threads} at the end, {} so far", duration(lock.in_progress_ns)));
