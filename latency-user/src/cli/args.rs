@@ -158,7 +158,7 @@ pub struct DoctorArgs {
     /// Process to look at
     #[arg(short, long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// Functions of the user's own.
+    /// Functions of the user's own; they are looked for in the process.
     #[command(flatten)]
     pub probes: ProbeArgs,
     /// As for record

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use latency_common::probe::LengthSource;
 
 use super::args::DoctorArgs;
@@ -53,6 +53,10 @@ impl Page {
 /// # Errors
 /// The process cannot be looked at.
 pub fn run(args: &DoctorArgs) -> Result<bool> {
+    let has_probes = !args.probes.probe.is_empty() || !args.probes.request.is_empty();
+    if has_probes && args.pid.is_none() {
+        bail!("--probe and --request are looked for in a process: name it with -p PID");
+    }
     let mut page = Page::default();
     let mode = machine(&mut page);
     let result = match args.pid {
