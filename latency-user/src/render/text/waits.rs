@@ -65,7 +65,8 @@ pub(super) fn locks(report: &Report, style: Style) -> String {
             text.push_str(line);
             text.push('\n');
             let lock = at.checked_sub(1).and_then(|at| shown.get(at));
-            if let Some(details) = lock.and_then(|lock| details(lock)) {
+            let lines = lock.into_iter().flat_map(|lock| [details(lock), meanwhile(lock)]);
+            for details in lines.flatten() {
                 let details = cut(&format!("    {}", printable(&details)), WIDTH);
                 text.push_str(&format!("{}\n", paint(style, Ink::Dim, &details)));
             }
@@ -111,8 +112,14 @@ fn details(lock: &LockSummary) -> Option<String> {
     if let Some(function) = &lock.released_in {
         parts.push(format!("released in {function}"));
     }
-    // Last, since it may be cut.
-    parts.extend(lock.holders.first().and_then(|holder| did(&holder.meanwhile)));
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What the holder did meanwhile, and who waits still.
+fn meanwhile(lock: &LockSummary) -> Option<String> {
+    let holder = lock.holders.first();
+    let mut parts: Vec<String> =
+        holder.and_then(|holder| did(&holder.meanwhile)).into_iter().collect();
     if lock.in_progress > 0 {
         let threads = plural(lock.in_progress, "thread waits", "threads wait");
         parts.push(format!("{threads} at the end, {} so far", duration(lock.in_progress_ns)));
@@ -131,8 +138,9 @@ fn did(meanwhile: &Meanwhile) -> Option<String> {
     ];
     let whole = parts.iter().fold(meanwhile.other_ns, |sum, part| sum.saturating_add(part.0));
     let (most, what) = parts.into_iter().max()?;
-    (most > 0 && most >= whole / 2)
-        .then(|| format!("; it {what} {:.0} % of that", most as f64 / whole.max(1) as f64 * 100.0))
+    (most > 0 && most >= whole / 2).then(|| {
+        format!("the holder {what} {:.0} % of that time", most as f64 / whole.max(1) as f64 * 100.0)
+    })
 }
 
 /// The waits of each idle class together.
