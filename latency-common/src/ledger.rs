@@ -1,5 +1,9 @@
 //! The scheduler model: where a thread's wall time goes, as a state machine driven by three kinds
-//! of events, and the ledger of one operation.
+//! of events, and the ledgers of what the thread does meanwhile.
+//!
+//! A thread has one running ledger. An operation, and a request around operations, keeps a copy of
+//! it from its begin ([`Timeline::begin`]) and subtracts that at its end ([`Ledger::since`]): so
+//! any number of them can be open at once, and none disturbs another.
 //!
 //! ```text
 //!              switch_out(preempted)            switch_in
@@ -89,6 +93,22 @@ pub struct Ledger {
 const _: () = assert!(size_of::<Ledger>() == 80);
 
 impl Ledger {
+    const ZERO: Self = Self {
+        on_cpu_ns: 0,
+        run_queue_ns: 0,
+        preempted_ns: 0,
+        lock_ns: 0,
+        io_ns: 0,
+        sleep_ns: 0,
+        other_ns: 0,
+        voluntary_switches: 0,
+        involuntary_switches: 0,
+        migrations: 0,
+        minor_faults: 0,
+        major_faults: 0,
+        _pad: 0,
+    };
+
     /// A ledger that says only how long it took: for operations without scheduler events.
     #[inline(always)]
     pub fn untold(duration_ns: u64) -> Self {
@@ -105,6 +125,33 @@ impl Ledger {
             .wrapping_add(self.io_ns)
             .wrapping_add(self.sleep_ns)
             .wrapping_add(self.other_ns)
+    }
+
+    /// Both together.
+    #[inline(always)]
+    pub const fn plus(&self, other: &Self) -> Self {
+        let none = Self::ZERO;
+        self.since(&none.since(other))
+    }
+
+    /// What was added since this same ledger was `base`.
+    #[inline(always)]
+    pub const fn since(&self, base: &Self) -> Self {
+        Self {
+            on_cpu_ns: self.on_cpu_ns.wrapping_sub(base.on_cpu_ns),
+            run_queue_ns: self.run_queue_ns.wrapping_sub(base.run_queue_ns),
+            preempted_ns: self.preempted_ns.wrapping_sub(base.preempted_ns),
+            lock_ns: self.lock_ns.wrapping_sub(base.lock_ns),
+            io_ns: self.io_ns.wrapping_sub(base.io_ns),
+            sleep_ns: self.sleep_ns.wrapping_sub(base.sleep_ns),
+            other_ns: self.other_ns.wrapping_sub(base.other_ns),
+            voluntary_switches: self.voluntary_switches.wrapping_sub(base.voluntary_switches),
+            involuntary_switches: self.involuntary_switches.wrapping_sub(base.involuntary_switches),
+            migrations: self.migrations.wrapping_sub(base.migrations),
+            minor_faults: self.minor_faults.wrapping_sub(base.minor_faults),
+            major_faults: self.major_faults.wrapping_sub(base.major_faults),
+            _pad: 0,
+        }
     }
 
     #[inline(always)]
@@ -135,7 +182,7 @@ pub struct OffCpu {
     pub clock_backwards: bool,
 }
 
-/// One thread's scheduler state, and the ledger of what it is in. All zeros: nothing is known.
+/// One thread's scheduler state, and its running ledger. All zeros: nothing is known.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Timeline {
@@ -151,19 +198,26 @@ pub struct Timeline {
     pub sequence: u32,
     #[doc(hidden)]
     pub _pad: u32,
-    /// What happened since [`Timeline::begin`].
+    /// Where its time went so far, up to `since_ns`; wraps. Only differences mean anything.
     pub ledger: Ledger,
 }
 
 const _: () = assert!(size_of::<Timeline>() == 112);
 
 impl Timeline {
-    /// An operation begins: the thread runs, and the ledger starts at zero.
+    /// An operation began at `start_ns`, and the thread runs: the ledger as it was then, from which
+    /// [`Ledger::since`] counts.
     #[inline(always)]
-    pub fn begin(&mut self, now_ns: u64) {
-        self.ledger = Ledger::default();
-        self.state = off_cpu::ON_CPU;
-        self.since_ns = now_ns;
+    pub fn begin(&mut self, start_ns: u64) -> Ledger {
+        if self.state == off_cpu::UNKNOWN {
+            self.since_ns = start_ns;
+            self.state = off_cpu::ON_CPU;
+        }
+        let (mut ledger, now_ns) = self.closed(start_ns);
+        // Switched out since the entry: a program is preempted, it never blocks. Its time before
+        // that, less than a microsecond, is not worth another clock reading.
+        ledger.preempted_ns = ledger.preempted_ns.wrapping_sub(now_ns.wrapping_sub(start_ns));
+        ledger
     }
 
     /// The ledger closed at `end_ns`, and the end that it sums to: `end_ns`, or later if the

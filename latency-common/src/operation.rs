@@ -116,6 +116,14 @@ impl OpenCall {
         if entry_sp == call.sp { Return::Outermost(call) } else { Return::Abandoned }
     }
 
+    /// Whether the call was jumped out of, as a call or a return shows that has its return address
+    /// at `sp`, above where this one's is. Of an operation and a request around it, neither sees
+    /// the other's calls, so each asks for the other.
+    #[inline(always)]
+    pub const fn is_abandoned(&self, sp: u64) -> bool {
+        self.start_ns != 0 && sp > self.sp
+    }
+
     /// The length of the signature in bytes, once the call returned `value`. `read` reads the
     /// given number of bytes (4 or 8) of the target's memory.
     #[inline(always)]
@@ -184,6 +192,7 @@ mod tests {
             result: ResultMeaning::OneIsSuccess,
             family,
             has_algorithm: true,
+            is_request: false,
         }
         .pack()
     }
@@ -236,6 +245,17 @@ mod tests {
         assert_eq!(enter(&mut call, 2000, 1, false), Entry::AfterAbandoned, "shallower");
         assert_eq!(call.leave(3008), Return::Abandoned);
         assert_eq!(call.leave(3008), Return::Unmatched);
+    }
+
+    /// Check that only what lies above an open call shows it as jumped out of.
+    #[test]
+    fn shown_by_others() {
+        let mut call = OpenCall::default();
+        assert!(!call.is_abandoned(5000), "none is open");
+        enter(&mut call, 1000, 1, false);
+        assert!(!call.is_abandoned(900), "called by it");
+        assert!(!call.is_abandoned(1000), "jumped to by it");
+        assert!(call.is_abandoned(1008));
     }
 
     /// Check that a null signature buffer makes a size query.

@@ -54,6 +54,8 @@ pub struct ProbeCookie {
     pub family: u8,
     /// Whether the function signs or verifies at all, and so has an algorithm.
     pub has_algorithm: bool,
+    /// Whether a call of it is a request: the scope around operations, not one itself.
+    pub is_request: bool,
 }
 
 impl ProbeCookie {
@@ -67,6 +69,7 @@ impl ProbeCookie {
             | (self.result as u64) << 29
             | (self.family as u64 & 15) << 32
             | (self.has_algorithm as u64) << 36
+            | (self.is_request as u64) << 37
     }
 
     /// Unpacks a cookie; any bits give a description.
@@ -92,6 +95,7 @@ impl ProbeCookie {
             },
             family: (cookie >> 32) as u8 & 15,
             has_algorithm: (cookie >> 36) & 1 != 0,
+            is_request: is_request(cookie),
         }
     }
 }
@@ -100,6 +104,12 @@ impl ProbeCookie {
 #[inline(always)]
 pub const fn probe_of(cookie: u64) -> u16 {
     (cookie & 0xfff) as u16
+}
+
+/// Whether the probe times requests, without unpacking the rest.
+#[inline(always)]
+pub const fn is_request(cookie: u64) -> bool {
+    (cookie >> 37) & 1 != 0
 }
 
 #[cfg(test)]
@@ -118,6 +128,7 @@ mod tests {
             result: ResultMeaning::Pointer,
             family: 5,
             has_algorithm: true,
+            is_request: true,
         };
         assert_eq!(ProbeCookie::unpack(cookie.pack()), cookie);
     }

@@ -13,9 +13,14 @@ pub mod kind {
     pub const WAIT: u32 = 3;
     /// A [`crate::sample::SampleRecord`].
     pub const SAMPLE: u32 = 4;
+    /// A [`super::RequestRecord`].
+    pub const REQUEST: u32 = 5;
 }
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, OffCpu};
+use crate::probe::ProbeCookie;
+use crate::thread::ThreadState;
+use crate::wait::NO_SYSCALL;
 
 /// How an operation ended.
 pub mod outcome {
@@ -32,7 +37,7 @@ pub mod outcome {
 }
 
 /// One completed outermost call of a probed function.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct OperationRecord {
     /// [`kind::OPERATION`].
@@ -59,6 +64,102 @@ pub struct OperationRecord {
     pub ledger: Ledger,
 }
 
+/// One completed outermost call of a request function: what an operation's record has, and what the
+/// operations inside it took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct RequestRecord {
+    /// As an operation's. `kind` is [`kind::REQUEST`], there is no algorithm and no signature, and
+    /// the ledger is of all its time, operations included.
+    pub call: OperationRecord,
+    /// What the operations inside it took.
+    pub inside: Inside,
+}
+
+/// The completed operations inside one request, added up.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Inside {
+    /// By [`Inside::slot`].
+    pub parts: [InnerCalls; Inside::SLOTS],
+    /// Their ledgers, added up: together as long as `parts`.
+    pub ledger: Ledger,
+}
+
+/// Operations of one kind inside a request.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct InnerCalls {
+    /// How many.
+    pub count: u64,
+    /// Their wall time, in nanoseconds.
+    pub duration_ns: u64,
+}
+
+impl Inside {
+    /// Signing, verifying, three of the user's, and all others together.
+    pub const SLOTS: usize = 6;
+
+    /// Where operations of this index in the plan are counted.
+    #[inline(always)]
+    pub const fn slot(operation: u8) -> usize {
+        if (operation as usize) < Self::SLOTS { operation as usize } else { Self::SLOTS - 1 }
+    }
+
+    /// Adds one operation.
+    #[inline(always)]
+    pub fn add(&mut self, operation: u8, duration_ns: u64, ledger: &Ledger) {
+        let calls = &mut self.parts[Self::slot(operation)];
+        calls.count = calls.count.wrapping_add(1);
+        calls.duration_ns = calls.duration_ns.wrapping_add(duration_ns);
+        self.ledger = self.ledger.plus(ledger);
+    }
+}
+
+impl WaitRecord {
+    /// What `thread` did off the CPU, inside the calls that it has open.
+    #[inline(always)]
+    pub fn new(thread: &ThreadState, off: &OffCpu, tgid: u32) -> Self {
+        let (wait, waker) = (&thread.wait, &thread.waker);
+        let mut record = Self {
+            kind: kind::WAIT,
+            reason: off.state as u8,
+            flags: wait.flags as u8,
+            waker_flags: waker.flags as u8,
+            start_ns: off.start_ns,
+            duration_ns: off.blocked_ns,
+            run_queue_ns: off.runnable_ns,
+            tgid,
+            tid: wait.tid,
+            waker_tgid: waker.tgid,
+            waker_tid: waker.tid,
+            waker_syscall: if waker.flags == 0 { NO_SYSCALL } else { waker.syscall },
+            syscall: wait.syscall,
+            futex_address: wait.futex_address,
+            stack_id: wait.stack_id,
+            waker_stack_id: waker.stack_id,
+            ..Self::default()
+        };
+        if wait.futex_address != 0 {
+            record.futex_command = wait.futex_command;
+            record.futex_value = wait.futex_value;
+            record.futex_owner = wait.futex_owner;
+        }
+        if thread.call.start_ns != 0 {
+            let described = ProbeCookie::unpack(thread.call.cookie);
+            record.flags |= wait_flag::IN_OPERATION;
+            record.operation = described.operation;
+            record.probe = described.probe;
+            record.operation_start_ns = thread.call.start_ns;
+        }
+        if thread.request.start_ns != 0 {
+            record.flags |= wait_flag::IN_REQUEST;
+            record.request = ProbeCookie::unpack(thread.request.cookie).operation;
+        }
+        record
+    }
+}
+
 /// Bits of [`WaitRecord::flags`].
 pub mod wait_flag {
     /// The wait lies inside the operation that `probe`, `operation` and `operation_start_ns` name.
@@ -69,6 +170,8 @@ pub mod wait_flag {
     pub const VALUE_READ: u8 = 4;
     /// `futex_owner` was read.
     pub const OWNER_READ: u8 = 8;
+    /// The wait lies inside the request that `request` names.
+    pub const IN_REQUEST: u8 = 16;
 }
 
 /// One time that a thread of the target was off the CPU.
@@ -119,8 +222,10 @@ pub struct WaitRecord {
     pub futex_owner: u32,
     /// Index of the surrounding operation's probe in the plan.
     pub probe: u16,
+    /// Index of the surrounding request's name in the plan.
+    pub request: u8,
     #[doc(hidden)]
-    pub _pad: u16,
+    pub _pad: u8,
     /// The waiting thread's stack when it left the CPU; 0: none was taken.
     pub stack_id: u64,
     /// The waker's stack at the wakeup; 0: none was taken.
@@ -151,7 +256,15 @@ const _: () = {
     assert!(offset_of!(WaitRecord, syscall) == 60);
     assert!(offset_of!(WaitRecord, futex_address) == 64);
     assert!(offset_of!(WaitRecord, probe) == 84);
+    assert!(offset_of!(WaitRecord, request) == 86);
     assert!(offset_of!(WaitRecord, stack_id) == 88);
+};
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<RequestRecord>() == 296);
+    assert!(offset_of!(RequestRecord, inside) == 120);
+    assert!(offset_of!(Inside, ledger) == 96);
 };
 
 /// A stack, sent once and referred to by its id: this header, then `frames` addresses of 8 bytes

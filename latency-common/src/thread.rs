@@ -1,7 +1,8 @@
 //! What the kernel side keeps of each thread of the target, and sums up over all of them.
 
-use crate::ledger::Timeline;
+use crate::ledger::{Ledger, Timeline};
 use crate::operation::OpenCall;
+use crate::record::Inside;
 
 /// One thread: a value of the `THREADS` map. All zeros: nothing is known of it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -15,11 +16,17 @@ pub struct ThreadState {
     pub wait: WaitStart,
     /// Who woke it last.
     pub waker: Waker,
-    /// `min_flt` and `maj_flt` of its task when the open call began.
-    pub faults_at_start: [u32; 2],
+    /// The running ledger when the open call began, with the task's page faults at that time.
+    pub call_base: Ledger,
+    /// Its open outermost request.
+    pub request: OpenCall,
+    /// As `call_base`, of the open request.
+    pub request_base: Ledger,
+    /// What the operations inside the open request took so far.
+    pub inside: Inside,
 }
 
-const _: () = assert!(size_of::<ThreadState>() == 40 + 112 + 40 + 24 + 8);
+const _: () = assert!(size_of::<ThreadState>() == 40 + 112 + 40 + 24 + 80 + 40 + 80 + 176);
 
 /// What is known of a wait when it begins.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

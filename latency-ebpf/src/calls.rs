@@ -1,4 +1,5 @@
-//! Entries and returns of probed functions: per thread, one open outermost call.
+//! Entries and returns of probed functions: per thread, one open outermost call, and around it one
+//! request at most (see [`requests`]).
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{BPF_RB_NO_WAKEUP, pt_regs};
@@ -10,13 +11,13 @@ use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
 use latency_common::ledger::Ledger;
 use latency_common::operation::{Entry, OpenCall, Return};
-use latency_common::probe::{ProbeCookie, probe_of};
-use latency_common::record::{OperationRecord, SlotKey, kind};
+use latency_common::probe::{ProbeCookie, is_request, probe_of};
+use latency_common::record::{OperationRecord, SlotKey, kind, outcome};
 use latency_common::thread::ThreadState;
 
 use crate::counters::{count, hit};
 use crate::identity::Current;
-use crate::{globals, histograms, threads};
+use crate::{globals, histograms, requests, threads};
 
 /// Records to the reader; the loader sets the size.
 #[map]
@@ -47,10 +48,21 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
     hit(probe_of(cookie));
     current.note_kernel_tgid();
     let Some(thread) = threads::get_or_insert(current.kernel_tid()) else { return false };
-    // SAFETY: the kernel's copy of the registers, and a part of a map value that only programs of
-    // this thread write.
-    let (regs, call) = unsafe { (&*regs, &mut (*thread).call) };
+    // SAFETY: the current thread's entry.
+    unsafe { threads::notice_missed_switch(thread) };
+    // SAFETY: the kernel's copy of the registers.
+    let regs = unsafe { &*regs };
     let sp = regs.rsp;
+    if globals::requests() {
+        // SAFETY: the current thread's entry.
+        unsafe { requests::notice_abandoned(thread, cookie, sp) };
+        if is_request(cookie) {
+            // SAFETY: as above.
+            return unsafe { requests::enter(thread, cookie, sp, start_ns) };
+        }
+    }
+    // SAFETY: a part of a map value that only programs of this thread write.
+    let call = unsafe { &mut (*thread).call };
     let arguments = Arguments::read(regs);
     match call.enter(sp, cookie, |index| arguments.get(index), || returns_to_trampoline(sp)) {
         Entry::Nested => {
@@ -65,20 +77,36 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
     }
     // Last: it marks the call as open.
     // SAFETY: the current thread's entry.
-    unsafe { threads::begin_operation(thread, start_ns) };
+    unsafe {
+        (*thread).call_base = threads::begin(thread, start_ns);
+        (*thread).call.start_ns = start_ns;
+    }
     false
 }
 
 /// Returns from a probed function.
 #[inline(always)]
-pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs) {
+pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) {
     let Some(current) = Current::in_target() else { return };
     let Some(thread) = threads::get(current.kernel_tid()) else {
         count(Counter::UnmatchedReturn);
         return;
     };
+    // SAFETY: the current thread's entry.
+    unsafe { threads::notice_missed_switch(thread) };
+    // SAFETY: the kernel's copy of the registers.
+    let regs = unsafe { &*regs };
+    if globals::requests() {
+        // SAFETY: the current thread's entry.
+        unsafe { requests::notice_abandoned(thread, cookie, regs.rsp.wrapping_sub(8)) };
+        if is_request(cookie) {
+            // SAFETY: as above.
+            unsafe { requests::leave(&current, thread, regs.rsp) };
+            return;
+        }
+    }
     // SAFETY: as in `enter`.
-    let (regs, call) = unsafe { (&*regs, &mut (*thread).call) };
+    let call = unsafe { &mut (*thread).call };
     match call.leave(regs.rsp) {
         Return::Outermost(call) => complete(ctx, &current, thread, &call, regs.rax),
         Return::Abandoned => count(Counter::Abandoned),
@@ -139,11 +167,12 @@ fn complete<C: EbpfContext>(
     // miss its release.
     unsafe { core::arch::asm!("/* {0} */", inout(reg) has_entry, options(pure, nomem, nostack)) };
     if let Some(histogram) = histogram {
-        histograms::warm(histogram, elapsed_ns(call));
+        histograms::warm(histogram, elapsed_since(call.start_ns));
     }
     // Everything else is done, and what is written from here on is in the cache.
     // SAFETY: the current thread's entry.
-    let (ledger, duration_ns) = unsafe { threads::close_operation(thread, call) };
+    let (ledger, duration_ns) =
+        unsafe { threads::close(thread, call.start_ns, &(*thread).call_base) };
     if has_entry != 0 {
         // SAFETY: there is one, as the number says, and its record was written whole above.
         unsafe {
@@ -160,6 +189,18 @@ fn complete<C: EbpfContext>(
     if let Some(histogram) = histogram {
         histograms::add_to(histogram, duration_ns);
     }
+    if globals::requests() && outcome != outcome::SIZE_QUERY {
+        // SAFETY: the current thread's entry.
+        unsafe {
+            requests::add_operation(
+                thread,
+                call.start_ns,
+                described.operation,
+                duration_ns,
+                &ledger,
+            )
+        };
+    }
     if globals::log() {
         debug!(
             ctx,
@@ -173,11 +214,11 @@ fn complete<C: EbpfContext>(
     }
 }
 
-/// Time since the call began, in nanoseconds.
+/// Time since a call began, in nanoseconds.
 #[inline(always)]
-pub fn elapsed_ns(call: &OpenCall) -> u64 {
+pub fn elapsed_since(start_ns: u64) -> u64 {
     // SAFETY: no preconditions.
-    match unsafe { bpf_ktime_get_ns() }.checked_sub(call.start_ns) {
+    match unsafe { bpf_ktime_get_ns() }.checked_sub(start_ns) {
         Some(elapsed_ns) => elapsed_ns,
         None => {
             count(Counter::ClockBackwards);
@@ -194,7 +235,12 @@ pub fn forget_thread() {
     let tid = current.kernel_tid();
     if let Some(thread) = threads::get(tid) {
         // SAFETY: as in `enter`.
-        if unsafe { (*thread).call.start_ns } != 0 {
+        let (call_ns, request_ns) =
+            unsafe { ((*thread).call.start_ns, (*thread).request.start_ns) };
+        if call_ns != 0 {
+            count(Counter::ThreadExited);
+        }
+        if request_ns != 0 {
             count(Counter::ThreadExited);
         }
         threads::remove(tid);
@@ -235,7 +281,7 @@ impl Arguments {
 /// Whether the return address at `sp` is the kernel's return trampoline, which starts a page: so
 /// it is when a function with a return probe was left by a jump to this one.
 #[inline(always)]
-fn returns_to_trampoline(sp: u64) -> bool {
+pub fn returns_to_trampoline(sp: u64) -> bool {
     read_user(sp, 8).is_ok_and(|address| address & 0xfff == 0)
 }
 

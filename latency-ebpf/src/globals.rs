@@ -65,6 +65,10 @@ static UNWIND: u32 = 0;
 #[unsafe(no_mangle)]
 static STACKS: u32 = 0;
 
+/// 1 if some probes time requests.
+#[unsafe(no_mangle)]
+static REQUESTS: u32 = 0;
+
 macro_rules! read {
     ($name:ident, $function:ident, $type:ty, $doc:literal) => {
         #[doc = $doc]
@@ -105,3 +109,4 @@ is_set!(SWITCH_HAS_PREV_STATE, switch_has_prev_state, "See [`SWITCH_HAS_PREV_STA
 is_set!(HAS_TASK_PT_REGS, has_task_pt_regs, "See [`HAS_TASK_PT_REGS`].");
 is_set!(UNWIND, unwind, "Whether there are unwind rows.");
 is_set!(STACKS, stacks, "Whether to take stacks of waits and wakers.");
+is_set!(REQUESTS, requests, "See [`REQUESTS`].");

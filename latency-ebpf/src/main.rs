@@ -14,6 +14,7 @@ mod globals;
 mod histograms;
 mod identity;
 mod profile;
+mod requests;
 mod return_probes;
 mod sched;
 mod task;
@@ -40,7 +41,9 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
 /// Return of a probed function.
 #[uretprobe]
 pub fn call_return(ctx: RetProbeContext) -> u32 {
-    calls::leave(&ctx, ctx.regs);
+    // SAFETY: as above.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    calls::leave(&ctx, ctx.regs, cookie);
     0
 }
 
@@ -50,12 +53,12 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
 pub fn call_session(ctx: ProbeContext) -> u32 {
     // SAFETY: as above; `regs` points to the kernel's copy of the registers.
     let (function_ip, ip) = unsafe { (bpf_get_func_ip(ctx.as_ptr()), (*ctx.regs).rip) };
-    if function_ip != ip {
-        calls::leave(&ctx, ctx.regs);
-        return 0;
-    }
     // SAFETY: as above.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    if function_ip != ip {
+        calls::leave(&ctx, ctx.regs, cookie);
+        return 0;
+    }
     calls::enter(&ctx, ctx.regs, cookie) as u32
 }
 

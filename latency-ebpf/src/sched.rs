@@ -19,9 +19,7 @@ use aya_ebpf::maps::{Array, PerCpuArray};
 use aya_ebpf::programs::BtfTracePointContext;
 use latency_common::counter::Counter;
 use latency_common::ledger::{OffCpu, off_cpu};
-use latency_common::operation::OpenCall;
-use latency_common::probe::ProbeCookie;
-use latency_common::record::{WaitRecord, kind, wait_flag};
+use latency_common::record::{WaitRecord, wait_flag};
 use latency_common::thread::{ThreadState, WaitStart, WaitTotals, Waker};
 use latency_common::unwind::CaptureContext;
 use latency_common::wait::{
@@ -82,7 +80,7 @@ fn leave(ctx: &BtfTracePointContext, task: Task, now_ns: u64) {
     let thread = unsafe { &mut *thread };
     if let Some(off) = thread.timeline.recover(now_ns) {
         count(Counter::MissedSwitch);
-        report(thread, &off, &thread.call);
+        report(thread, &off);
         thread.waker = Waker::default();
     }
     if thread.wait.tid == 0 {
@@ -189,17 +187,17 @@ fn come(task: Task, now_ns: u64) {
         // The entry is one that the thread's own probe made.
         off_cpu::UNKNOWN => {}
         off_cpu::ON_CPU => count(Counter::MissedSwitch),
-        _ => report(thread, &off, &thread.call),
+        _ => report(thread, &off),
     }
     thread.waker = Waker::default();
 }
 
-/// Adds up one time off the CPU, and sends it if it is worth it. `call` is the thread's open call,
-/// if one is open. A function of its own: the programs' stacks have no room for the record.
+/// Adds up one time off the CPU, and sends it if it is worth it. A function of its own: the programs' stacks have no room for the record.
 #[inline(never)]
-pub fn report(thread: &ThreadState, off: &OffCpu, call: &OpenCall) {
-    let in_operation = call.start_ns != 0;
-    if let Some(totals) = WAIT_TOTALS.get_ptr_mut(WaitTotals::index(off.state, in_operation)) {
+pub fn report(thread: &ThreadState, off: &OffCpu) {
+    let in_request = globals::requests() && thread.request.start_ns != 0;
+    let is_inside = thread.call.start_ns != 0 || in_request;
+    if let Some(totals) = WAIT_TOTALS.get_ptr_mut(WaitTotals::index(off.state, is_inside)) {
         // SAFETY: a map value just looked up.
         unsafe {
             add(&raw mut (*totals).count, 1);
@@ -207,42 +205,11 @@ pub fn report(thread: &ThreadState, off: &OffCpu, call: &OpenCall) {
             add(&raw mut (*totals).runnable_ns, off.runnable_ns);
         }
     }
-    let always = in_operation && off.state != off_cpu::PREEMPTED;
+    let always = is_inside && off.state != off_cpu::PREEMPTED;
     if !always && off.blocked_ns + off.runnable_ns < globals::min_wait_ns() {
         return;
     }
-    let wait = &thread.wait;
-    let mut record = WaitRecord {
-        kind: kind::WAIT,
-        reason: off.state as u8,
-        flags: wait.flags as u8,
-        waker_flags: thread.waker.flags as u8,
-        start_ns: off.start_ns,
-        duration_ns: off.blocked_ns,
-        run_queue_ns: off.runnable_ns,
-        tgid: globals::target_tgid(),
-        tid: wait.tid,
-        waker_tgid: thread.waker.tgid,
-        waker_tid: thread.waker.tid,
-        waker_syscall: if thread.waker.flags == 0 { NO_SYSCALL } else { thread.waker.syscall },
-        syscall: wait.syscall,
-        futex_address: wait.futex_address,
-        stack_id: wait.stack_id,
-        waker_stack_id: thread.waker.stack_id,
-        ..WaitRecord::default()
-    };
-    if wait.futex_address != 0 {
-        record.futex_command = wait.futex_command;
-        record.futex_value = wait.futex_value;
-        record.futex_owner = wait.futex_owner;
-    }
-    if in_operation {
-        let described = ProbeCookie::unpack(call.cookie);
-        record.flags |= wait_flag::IN_OPERATION;
-        record.operation = described.operation;
-        record.probe = described.probe;
-        record.operation_start_ns = call.start_ns;
-    }
+    let record = WaitRecord::new(thread, off, globals::target_tgid());
     match RECORDS.reserve::<WaitRecord>(0) {
         Some(mut entry) => {
             entry.write(record);
@@ -260,6 +227,9 @@ pub fn waking(ctx: &BtfTracePointContext) {
     if !task.is_of(target) {
         return;
     }
+    // First: what this program takes is time in which the thread is runnable.
+    // SAFETY: no preconditions.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
     let tid = task.tid();
     let thread = match threads::get(tid) {
         Some(thread) => thread,
@@ -290,8 +260,7 @@ pub fn waking(ctx: &BtfTracePointContext) {
             _ => thread.waker.flags |= u32::from(waker_flag::INTERRUPT),
         }
     }
-    // SAFETY: no preconditions.
-    thread.timeline.wake(unsafe { bpf_ktime_get_ns() });
+    thread.timeline.wake(now_ns);
 }
 
 /// The stack of the thread that wakes another, if it is one of the target's: of other processes

@@ -62,6 +62,13 @@ impl Report {
         Row(found.unwrap_or_else(|| panic!("no {operation} {algorithm} in {rows:#?}")))
     }
 
+    /// The first operation or request of this name.
+    #[track_caller]
+    pub fn operation(&self, name: &str) -> &Value {
+        let found = self.list("/operations").iter().find(|it| it["operation"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {:#}", self.json["operations"]))
+    }
+
     /// The number of completed operations of this name, whatever the algorithm.
     #[track_caller]
     pub fn count(&self, operation: &str) -> u64 {
@@ -88,6 +95,33 @@ impl Report {
     pub fn is_null(&self, pointer: &str) -> bool {
         let value = self.json.pointer(pointer);
         value.unwrap_or_else(|| panic!("no {pointer} in {:#}", self.json)).is_null()
+    }
+
+    /// The elements of a list, by its JSON pointer.
+    #[track_caller]
+    pub fn list(&self, pointer: &str) -> &[Value] {
+        let value = self.json.pointer(pointer).and_then(Value::as_array);
+        value.unwrap_or_else(|| panic!("no list {pointer} in {:#}", self.json))
+    }
+
+    /// The lock whose name ends like this, such as `:g_keystore_lock`.
+    #[track_caller]
+    pub fn lock(&self, end: &str) -> &Value {
+        let is_it = |lock: &&Value| lock["name"].as_str().is_some_and(|name| name.ends_with(end));
+        let found = self.list("/locks").iter().find(is_it);
+        found.unwrap_or_else(|| panic!("no lock {end} in {:#}", self.json["locks"]))
+    }
+
+    /// The time off the CPU, in nanoseconds, for this reason in stacks with this function.
+    #[track_caller]
+    pub fn off_cpu_ns(&self, reason: &str, function: &str) -> u64 {
+        let of_reason = self.list("/off_cpu").iter().filter(|kind| kind["reason"] == reason);
+        let stacks = of_reason.flat_map(|kind| kind["stacks"].as_array().expect("stacks"));
+        let has_function = |stack: &&Value| {
+            let mut frames = stack["frames"].as_array().expect("frames").iter();
+            frames.any(|frame| frame.as_str().is_some_and(|frame| frame.contains(function)))
+        };
+        stacks.filter(has_function).map(|stack| stack["total_ns"].as_u64().expect("total_ns")).sum()
     }
 
     /// The calls whose duration is not known, of every kind.

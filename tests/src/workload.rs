@@ -95,6 +95,16 @@ impl Workload {
         Self::started("keysvc", program, &mut command)
     }
 
+    /// The same, with all its threads on one CPU.
+    #[track_caller]
+    pub fn key_service_on(cpu: &str, options: &[&str]) -> Self {
+        let program = build("keysvc", Build::Shared);
+        let mut command = Command::new("taskset");
+        command.args(["-c", cpu]).arg(&program);
+        command.args(options).args(["--wait-start", "--wait-end"]);
+        Self::started("keysvc", program, &mut command)
+    }
+
     /// Starts `signloop MODE COUNT --wait --wait-end`.
     #[track_caller]
     pub fn signloop(build_as: Build, mode: &str, count: u32) -> Self {
@@ -145,6 +155,25 @@ impl Workload {
         Self::started("big", program, command.arg(naps.to_string()))
     }
 
+    /// Starts `waits MODE COUNT` in the folder that tests build in, which is on a disk.
+    #[track_caller]
+    pub fn waits(mode: &str, count: u32) -> Self {
+        let program = build("waits", Build::Shared);
+        let mut command = Command::new(&program);
+        command.args([mode, &count.to_string()]).arg(crate::cache_folder());
+        command.args(["--wait", "--wait-end"]);
+        Self::started("waits", program, &mut command)
+    }
+
+    /// Starts `futexes COUNT --wait --wait-end`.
+    #[track_caller]
+    pub fn futexes(count: u32) -> Self {
+        let program = build("futexes", Build::Shared);
+        let mut command = Command::new(&program);
+        command.args([&count.to_string(), "--wait", "--wait-end"]);
+        Self::started("futexes", program, &mut command)
+    }
+
     #[track_caller]
     fn started(name: &str, program: PathBuf, command: &mut Command) -> Self {
         let process = Process::start(command);
@@ -155,6 +184,11 @@ impl Workload {
     /// The program's file.
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    /// `FILE:SYMBOL`, as `--probe` and `--request` take it.
+    pub fn function(&self, symbol: &str) -> String {
+        format!("{}:{symbol}", self.program.display())
     }
 
     /// The process's id.

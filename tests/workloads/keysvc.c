@@ -18,7 +18,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #define NS_PER_SECOND UINT64_C(1000000000)
@@ -62,6 +64,7 @@ static struct {
     uint64_t count;   /* requests per thread; 0: until the time or a signal */
     uint64_t rate;    /* requests per second and thread; 0: as fast as it goes */
     uint64_t hold_ns;
+    uint64_t audit_ns; /* how long the audit log is written, under the lock; 0: there is none */
     uint64_t tamper;
     bool size_queries, wait_start, wait_end;
 } options = { .threads = 4, .first_algorithm = 0, .algorithms = ALGORITHMS };
@@ -105,6 +108,38 @@ static const struct key *look_up(struct worker *worker, const char *name)
     if (found == NULL)
         die("no key named %s", name);
     return found;
+}
+
+static atomic_int auditor_tid;
+static uint64_t audits, audit_total_ns;
+
+/* Writes the audit log, which takes its time, and holds the key store's lock meanwhile: a fault
+ * that is often made. A function of its own, and exported, to be seen in stacks. */
+__attribute__((noinline, visibility("default"))) void audit_log_write(void)
+{
+    struct timespec written = { .tv_sec = (time_t)(options.audit_ns / NS_PER_SECOND),
+                                .tv_nsec = (long)(options.audit_ns % NS_PER_SECOND) };
+    pthread_mutex_lock(&g_keystore_lock);
+    uint64_t begin = now_ns();
+    nanosleep(&written, NULL);
+    audit_total_ns += now_ns() - begin;
+    audits++;
+    pthread_mutex_unlock(&g_keystore_lock);
+}
+
+/* The auditor writes for a fifth of the time. */
+static void *audit(void *argument)
+{
+    (void)argument;
+    auditor_tid = (int)syscall(SYS_gettid);
+    uint64_t pause_ns = 4 * options.audit_ns;
+    struct timespec pause = { .tv_sec = (time_t)(pause_ns / NS_PER_SECOND),
+                              .tv_nsec = (long)(pause_ns % NS_PER_SECOND) };
+    while (!stop) {
+        nanosleep(&pause, NULL);
+        audit_log_write();
+    }
+    return NULL;
 }
 
 static void sign(struct worker *worker, const struct key *key, enum algorithm algorithm,
@@ -257,7 +292,16 @@ static bool wait_for_word(int signal_fd)
     }
 }
 
-static void print_result(struct worker *workers, uint64_t elapsed_ns)
+/* Context switches of all threads so far, as the kernel counts them: voluntary, involuntary. */
+static struct rusage switches_so_far(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage;
+}
+
+static void print_result(struct worker *workers, uint64_t elapsed_ns, long voluntary,
+                         long involuntary)
 {
     /* Everything goes to the first worker's records, which are then the service's. */
     struct worker *all = &workers[0];
@@ -304,6 +348,9 @@ static void print_result(struct worker *workers, uint64_t elapsed_ns)
            "\"wait_max_ns\":%llu}",
            all->requests.count, (unsigned long long)all->contended,
            (unsigned long long)all->lock_wait_total_ns, (unsigned long long)all->lock_wait_max_ns);
+    printf(",\"switches\":{\"voluntary\":%ld,\"involuntary\":%ld}", voluntary, involuntary);
+    printf(",\"auditor\":{\"tid\":%d,\"writes\":%llu,\"held_ns\":%llu}", auditor_tid,
+           (unsigned long long)audits, (unsigned long long)audit_total_ns);
     printf(",\"requests\":{\"count\":%zu", all->requests.count);
     if (all->requests.count != 0) {
         printf(",");
@@ -324,6 +371,8 @@ static void usage(FILE *stream)
           "  --count N          end after N requests per thread\n"
           "  --rate OPS         start OPS requests a second per thread (default: no pause)\n"
           "  --hold-us N        hold the key store's lock N microseconds per request (default 0)\n"
+          "  --audit-ms N       have a thread that writes an audit log: it holds the lock for N ms,\n"
+          "                     and then pauses four times as long\n"
           "  --tamper N         give every Nth verification of a thread a wrong signature\n"
           "  --size-queries     ask for the signature's size before each signing\n"
           "  --wait-start       begin only after a line on stdin or SIGUSR1\n"
@@ -336,7 +385,7 @@ static void usage(FILE *stream)
 
 static void parse_options(int argc, char **argv)
 {
-    enum { THREADS = 256, ALGORITHM, SECONDS, COUNT, RATE, HOLD, TAMPER, SIZE, START, END, HELP };
+    enum { THREADS = 256, ALGORITHM, SECONDS, COUNT, RATE, HOLD, AUDIT, TAMPER, SIZE, START, END, HELP };
     static const struct option table[] = {
         { "threads", required_argument, NULL, THREADS },
         { "algorithm", required_argument, NULL, ALGORITHM },
@@ -344,6 +393,7 @@ static void parse_options(int argc, char **argv)
         { "count", required_argument, NULL, COUNT },
         { "rate", required_argument, NULL, RATE },
         { "hold-us", required_argument, NULL, HOLD },
+        { "audit-ms", required_argument, NULL, AUDIT },
         { "tamper", required_argument, NULL, TAMPER },
         { "size-queries", no_argument, NULL, SIZE },
         { "wait-start", no_argument, NULL, START },
@@ -370,6 +420,7 @@ static void parse_options(int argc, char **argv)
         case COUNT: options.count = parse_count(optarg, "--count"); break;
         case RATE: options.rate = parse_count(optarg, "--rate"); break;
         case HOLD: options.hold_ns = parse_count(optarg, "--hold-us") * 1000; break;
+        case AUDIT: options.audit_ns = parse_count(optarg, "--audit-ms") * 1000000; break;
         case TAMPER: options.tamper = parse_count(optarg, "--tamper"); break;
         case SIZE: options.size_queries = true; break;
         case START: options.wait_start = true; break;
@@ -412,6 +463,7 @@ int main(int argc, char **argv)
     if (options.wait_start && !wait_for_word(signal_fd))
         stop = true;
 
+    struct rusage before = switches_so_far();
     uint64_t begin = now_ns();
     running = options.threads;
     for (unsigned t = 0; t < options.threads; t++) {
@@ -421,6 +473,9 @@ int main(int argc, char **argv)
         if (pthread_create(&workers[t].thread, NULL, serve, &workers[t]) != 0)
             die("cannot start thread %u", t);
     }
+    pthread_t auditor;
+    if (options.audit_ns != 0 && pthread_create(&auditor, NULL, audit, NULL) != 0)
+        die("cannot start the auditor");
     int timeout_ms = options.seconds ? (int)(options.seconds * 1000) : -1;
     while (wait_for(signal_fd, done_fd, timeout_ms) == SIGUSR1)
         ; /* a second word to start means nothing; the time then starts anew */
@@ -429,7 +484,12 @@ int main(int argc, char **argv)
         pthread_join(workers[t].thread, NULL);
         EVP_MD_CTX_free(workers[t].context);
     }
-    print_result(workers, now_ns() - begin);
+    if (options.audit_ns != 0)
+        pthread_join(auditor, NULL);
+    uint64_t elapsed_ns = now_ns() - begin;
+    struct rusage after = switches_so_far();
+    print_result(workers, elapsed_ns, after.ru_nvcsw - before.ru_nvcsw,
+                 after.ru_nivcsw - before.ru_nivcsw);
     if (options.wait_end)
         wait_for_word(signal_fd);
 

@@ -1,10 +1,10 @@
 use super::*;
 
-/// A thread that begins an operation at `now_ns` on CPU 0.
+/// A thread that runs from `now_ns` on, on CPU 0, with an empty ledger.
 fn running_since(now_ns: u64) -> Timeline {
     let mut timeline = Timeline::default();
     timeline.switch_in(now_ns, 0);
-    timeline.begin(now_ns);
+    timeline.ledger = Ledger::default();
     timeline
 }
 
@@ -122,9 +122,55 @@ fn begin_clips() {
     timeline.switch_out(10, off_cpu::SLEEP);
     timeline.wake(60);
     timeline.switch_in(60, 1);
-    timeline.begin(70);
+    let base = timeline.begin(70);
     let (ledger, _) = timeline.closed(90);
-    assert_eq!(ledger, Ledger { on_cpu_ns: 20, ..Ledger::default() });
+    assert_eq!(ledger.since(&base), Ledger { on_cpu_ns: 20, ..Ledger::default() });
+}
+
+/// Check that a request has the time around the operation in it as well, each exactly.
+///
+/// ```text
+///   0        10     20     30      50     60      100
+///   ├request─┼─lock─┼on-CPU┼──op────┼─────┼request──┤
+///            out    in     begin    closed (op: preempted 40–50)
+/// ```
+#[test]
+fn nested_scopes() {
+    let mut timeline = running_since(0);
+    let request = timeline.begin(0);
+    timeline.switch_out(10, off_cpu::LOCK);
+    timeline.wake(20);
+    timeline.switch_in(20, 0);
+    let operation = timeline.begin(30);
+    timeline.switch_out(40, off_cpu::PREEMPTED);
+    timeline.switch_in(50, 0);
+    let inner = timeline.closed(60).0.since(&operation);
+    let expected =
+        Ledger { on_cpu_ns: 20, preempted_ns: 10, involuntary_switches: 1, ..Ledger::default() };
+    assert_eq!(inner, expected);
+    let outer = timeline.closed(100).0.since(&request);
+    assert_eq!((outer.on_cpu_ns, outer.lock_ns, outer.preempted_ns), (80, 10, 10));
+    assert_eq!(outer.total_ns(), 100);
+}
+
+/// Check that a thread seen first by its own probe runs from then on.
+#[test]
+fn first_seen_beginning() {
+    let mut timeline = Timeline::default();
+    let base = timeline.begin(1_000);
+    assert_eq!(timeline.closed(1_100).0.since(&base).on_cpu_ns, 100);
+}
+
+/// Check that a program switched out between the entry and the begin has that time as preempted,
+/// even where nothing was before.
+#[test]
+fn preempted_before_begin() {
+    let mut timeline = Timeline::default();
+    timeline.switch_out(20, off_cpu::PREEMPTED);
+    timeline.switch_in(50, 0);
+    let base = timeline.begin(10);
+    let ledger = timeline.closed(60).0.since(&base);
+    assert_eq!((ledger.preempted_ns, ledger.on_cpu_ns, ledger.total_ns()), (40, 10, 50));
 }
 
 /// Check that a thread whose first event is a switch out has an untold past and a known wait.
@@ -223,16 +269,25 @@ fn missed_switch_in_at_the_end() {
 }
 
 proptest::proptest! {
-    /// Check that no sequence of events, with any clock, breaks the sum.
+    /// Check that no sequence of events, with any clock, breaks the sum, of a request or of an
+    /// operation that begins somewhere in it.
     #[test]
-    fn sum_is_wall_time(start_ns in 0_u64..1000, events: Vec<(u8, u16, u8)>, end_ns in 0_u64..100_000) {
+    fn sum_is_wall_time(start_ns in 0_u64..1000, begin_at: u8, events: Vec<(u8, u16, u8)>, end_ns in 0_u64..100_000) {
         let mut timeline = running_since(start_ns);
-        for (event, now_ns, detail) in events {
+        let request = timeline.begin(start_ns);
+        let mut operation = (request, start_ns);
+        for (index, (event, now_ns, detail)) in events.into_iter().enumerate() {
             let now_ns = u64::from(now_ns);
+            if index == usize::from(begin_at) {
+                timeline.recover(now_ns);
+                operation = (timeline.begin(now_ns), now_ns);
+            }
             match event % 3 {
                 0 => {
                     timeline.recover(now_ns);
-                    timeline.switch_out(now_ns, u32::from(detail) % (off_cpu::COUNT + 1));
+                    // A thread never leaves for nowhere, nor for the CPU; a number too high is odd.
+                    let states = off_cpu::COUNT - 1;
+                    timeline.switch_out(now_ns, off_cpu::PREEMPTED + u32::from(detail) % states);
                 }
                 1 => timeline.wake(now_ns),
                 _ => {
@@ -242,6 +297,8 @@ proptest::proptest! {
             }
         }
         let (ledger, end_ns) = timeline.closed(end_ns);
-        assert_eq!(ledger.total_ns(), end_ns - start_ns);
+        assert_eq!(ledger.since(&request).total_ns(), end_ns - start_ns);
+        let (base, begin_ns) = operation;
+        assert_eq!(ledger.since(&base).total_ns(), end_ns.wrapping_sub(begin_ns));
     }
 }

@@ -19,7 +19,7 @@ pub struct KernelCounts {
     pub probe_hits: Vec<u64>,
     /// The histograms in use.
     pub slots: Vec<SlotCounts>,
-    /// Calls open now.
+    /// Calls open now, requests included.
     pub in_progress: u64,
     /// Sums over all times off the CPU, by [`WaitTotals::index`].
     pub wait_totals: [WaitTotals; WaitTotals::ENTRIES as usize],
@@ -134,8 +134,10 @@ pub fn read(ebpf: &Ebpf, slots: u32, probes: u32) -> Result<KernelCounts, Attach
     // A thread that ends while the table is read leaves a gap, no error.
     counts.threads = threads.iter().flatten().map(|(tid, Thread(thread))| (tid, thread)).collect();
     counts.threads.sort_unstable_by_key(|(tid, _)| *tid);
-    counts.in_progress =
-        counts.threads.iter().filter(|(_, thread)| thread.call.start_ns != 0).count() as u64;
+    let open = |(_, thread): &(u32, ThreadState)| {
+        u64::from(thread.call.start_ns != 0) + u64::from(thread.request.start_ns != 0)
+    };
+    counts.in_progress = counts.threads.iter().map(open).sum();
     let totals: PerCpuArray<_, Totals> = open!(PerCpuArray, ebpf, "WAIT_TOTALS");
     for (index, sum) in (0..).zip(&mut counts.wait_totals) {
         let values = totals.get(&index, 0).map_err(|error| broken("WAIT_TOTALS", &error))?;

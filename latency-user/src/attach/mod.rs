@@ -112,6 +112,8 @@ pub struct Settings {
     pub min_wait_ns: u64,
     /// Whether waits and wakers are to have stacks.
     pub stacks: bool,
+    /// Whether there are probes of requests.
+    pub requests: bool,
     /// Room for unwind rows, if anything is to have stacks; see [`Session::set_unwind`].
     pub unwind: Option<UnwindSizes>,
 }
@@ -192,7 +194,7 @@ impl Session {
         let slots = slots as u32;
         let threads = settings.threads.saturating_mul(4).clamp(4096, 262_144);
         let (namespace_device, namespace_inode) = namespace::pid_namespace();
-        let log = u32::from(settings.log);
+        let (log, requests) = (u32::from(settings.log), u32::from(settings.requests));
         let scheduler = scheduler::Scheduler::prepare(&settings);
         let facts = scheduler.globals();
         let unwind = settings.unwind.filter(|_| scheduler.has_stacks());
@@ -213,6 +215,7 @@ impl Session {
             .override_global("MIN_WAIT_NS", &settings.min_wait_ns, true)
             .override_global("STACKS", &stacks, true)
             .override_global("UNWIND", &u32::from(unwind.is_some()), true)
+            .override_global("REQUESTS", &requests, true)
             .map_max_entries("RECORDS", settings.ring_bytes)
             .map_max_entries("THREADS", threads)
             .map_max_entries("PROBE_HITS", MAX_PROBES)

@@ -70,10 +70,9 @@ pub struct RecordArgs {
     /// No live line, no messages but errors and warnings
     #[arg(short, long)]
     pub quiet: bool,
-    /// Also time this function, as an operation of that name; FILE is a path or file name that the
-    /// target maps, SYMBOL a function or a file offset 0x... (repeatable)
-    #[arg(long, value_name = "FILE:SYMBOL[=NAME]")]
-    pub probe: Vec<String>,
+    /// Functions of the user's own.
+    #[command(flatten)]
+    pub probes: ProbeArgs,
     /// Probe also the functions that are left out by default for their price
     #[arg(long)]
     pub probe_all: bool,
@@ -153,10 +152,10 @@ pub struct FlameArgs {
     /// what only OLDER has is drawn under [gone]
     #[arg(long, value_name = "OLDER")]
     pub diff: Option<PathBuf>,
-    /// Only what lies inside operations
+    /// Only what lies inside operations and requests
     #[arg(long)]
     pub in_operation: bool,
-    /// Only what lies inside operations of this name, such as sign
+    /// Only what lies inside operations or requests of this name, such as sign
     #[arg(long, value_name = "NAME")]
     pub operation: Option<String>,
     /// Tell the lines of source apart, if the recording was made with --lines
@@ -202,12 +201,25 @@ pub struct DoctorArgs {
     /// Process to look at
     #[arg(short, long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// As for record
-    #[arg(long, value_name = "FILE:SYMBOL[=NAME]", requires = "pid")]
-    pub probe: Vec<String>,
+    /// Functions of the user's own; they are looked for in the process.
+    #[command(flatten)]
+    pub probes: ProbeArgs,
     /// As for record
     #[arg(long)]
     pub probe_all: bool,
+}
+
+/// Functions that are probed besides those of OpenSSL.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// Also time this function, as an operation of that name; FILE is a path or file name that the
+    /// target maps, SYMBOL a function or a file offset 0x... (repeatable)
+    #[arg(long, value_name = "FILE:SYMBOL[=NAME]")]
+    pub probe: Vec<String>,
+    /// Time this function as a request: what it does around its operations counts too, and the page
+    /// says which part of it is signing, verifying, waiting (repeatable)
+    #[arg(long, value_name = "FILE:SYMBOL[=NAME]")]
+    pub request: Vec<String>,
 }
 
 /// A report's format.

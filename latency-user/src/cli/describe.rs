@@ -90,6 +90,7 @@ pub fn probe_info(probe: &plan::Probe, files: &[ElfFile]) -> recording::Probe {
             plan::Price::Unknown => recording::Price::Unknown,
         },
         operation: probe.operation.clone(),
+        is_request: probe.is_request,
         hits: 0,
         recursion_misses: None,
     }

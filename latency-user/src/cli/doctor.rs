@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use latency_common::probe::LengthSource;
 
 use super::args::DoctorArgs;
@@ -60,6 +60,10 @@ impl Page {
 /// # Errors
 /// The process cannot be looked at.
 pub fn run(args: &DoctorArgs) -> Result<bool> {
+    let has_probes = !args.probes.probe.is_empty() || !args.probes.request.is_empty();
+    if has_probes && args.pid.is_none() {
+        bail!("--probe and --request are looked for in a process: name it with -p PID");
+    }
     let mut page = Page::default();
     let probing = machine(&mut page);
     let result = match args.pid {
@@ -110,6 +114,7 @@ fn machine(page: &mut Page) -> Probing {
         ledger: false,
         min_wait_ns: MIN_WAIT_NS,
         stacks: false,
+        requests: true,
         unwind: None,
     };
     match Session::load(settings) {
@@ -175,7 +180,7 @@ fn lockdown(page: &mut Page) {
 }
 
 fn process(page: &mut Page, args: &DoctorArgs, pid: u32, probing: Probing) -> Result<()> {
-    let (target, plan) = record::look(pid, &args.probe, args.probe_all)?;
+    let (target, plan) = record::look(pid, &args.probes, args.probe_all)?;
     page.heading(&format!("Process {} ({}), {}", target.pid, target.comm, target.exe.display()));
     for note in &target.notes {
         page.check(Finding::Note, note);

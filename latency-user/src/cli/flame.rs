@@ -119,7 +119,11 @@ fn output(args: &FlameArgs) -> Option<PathBuf> {
 fn check_operation(args: &FlameArgs, file: &Path, recording: &Recording) -> Result<()> {
     let Some(wanted) = &args.operation else { return Ok(()) };
     let measured = recording.rows.iter().map(|row| row.operation.as_str());
-    let waited = recording.waits.iter().filter_map(|wait| wait.operation.as_deref());
+    let waited = recording
+        .waits
+        .iter()
+        .flat_map(|wait| [&wait.operation, &wait.request])
+        .filter_map(|name| name.as_deref());
     let mut known: Vec<&str> = measured.chain(waited).collect();
     known.sort_unstable();
     known.dedup();

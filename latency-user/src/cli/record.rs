@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::args::RecordArgs;
+use super::args::{ProbeArgs, RecordArgs};
 use super::command::{self, Started};
 use super::describe::{children_note, header, library, probe_info, skipped_info};
 use super::live::{Live, Printer};
@@ -61,15 +61,12 @@ pub fn run(args: &RecordArgs, verbose: bool) -> Result<u8> {
 ///
 /// # Errors
 /// There is no such process, or it cannot be traced; a user's probe is not found.
-pub fn look(pid: u32, user_probes: &[String], probe_all: bool) -> Result<(Target, Plan)> {
+pub fn look(pid: u32, probes: &ProbeArgs, probe_all: bool) -> Result<(Target, Plan)> {
     Target::refuse_self(pid)?;
-    let options = Options {
-        user_probes: user_probes
-            .iter()
-            .map(|text| UserProbe::parse(text))
-            .collect::<Result<_, _>>()?,
-        probe_all,
-    };
+    let operations = probes.probe.iter().map(|text| UserProbe::parse(text));
+    let requests = probes.request.iter().map(|text| UserProbe::parse_request(text));
+    let options =
+        Options { user_probes: operations.chain(requests).collect::<Result<_, _>>()?, probe_all };
     let wanted = options.wanted();
     let target = Target::open(pid, wanted)?;
     let plan = Plan::new(&target.files, &options)?;
@@ -97,9 +94,10 @@ pub fn refuse_hazards(target: &Target, plan: &Plan) -> Result<()> {
         if let Some(probe) = plan.probes.iter().find(|probe| probe.user) {
             bail!(
                 "{path} switches stacks ({symbol}): a return probe on {} could kill process {}; \
-                 leave out --probe",
+                 leave out {}",
                 probe.symbol,
-                target.pid
+                target.pid,
+                if probe.is_request { "--request" } else { "--probe" }
             );
         }
     }
@@ -141,7 +139,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut user1 = signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?;
 
-    let (mut target, mut plan) = look(pid, &args.probe, args.probe_all)?;
+    let (mut target, mut plan) = look(pid, &args.probes, args.probe_all)?;
     if command.is_some() {
         // What the command may load later is probed from its first instruction on.
         target.expect_files(&command::system_libraries());
@@ -160,9 +158,10 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         ledger: !args.no_ledger,
         min_wait_ns: args.min_wait.as_nanos() as u64,
         stacks: args.stacks(),
+        requests: !args.probes.request.is_empty(),
         unwind: None,
     };
-    let (scheduler, mut session) = Scheduler::load(&target, settings, args)?;
+    let (mut scheduler, mut session) = Scheduler::load(&target, settings, args)?;
     let trap_cost = session.measure_trap_cost();
     let path = output_path(args, &target);
     let file = RecordingFile::create(&path)?;
@@ -182,6 +181,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
 
     let start_ns = attach::monotonic_ns();
     let has_ledger = !args.no_ledger && session.ledger_refusal().is_none();
+    scheduler.has_ledger = has_ledger;
     let known = header(&target, &plan, start_ns, has_ledger);
     let builder = RecordingBuilder::new(Header { trap_cost, ..known });
     let mut warnings = target.notes.clone();
@@ -318,6 +318,7 @@ impl Tracing<'_> {
         let (builder, scheduler) = (&mut self.builder, &mut self.scheduler);
         self.stream.drain(DRAIN_LIMIT, |record| match record {
             Record::Operation(operation) => builder.operation(operation),
+            Record::Request(request) => builder.request(request),
             other => scheduler.take(other, builder),
         });
     }
@@ -328,9 +329,8 @@ impl Tracing<'_> {
         }
         let (_, lost) = self.session.completed_and_lost().unwrap_or_default();
         let live = self.builder.live(attach::monotonic_ns());
-        let busiest = live.busiest.as_ref().and_then(|row| {
-            Some((format!("{} {}", row.operation, row.algorithm), row.p50_ns?, row.p99_ns?))
-        });
+        let busiest =
+            live.busiest.as_ref().and_then(|row| Some((row.title(), row.p50_ns?, row.p99_ns?)));
         self.printer.show(&Live {
             elapsed: self.started.elapsed(),
             operations: live.operations,
@@ -408,12 +408,13 @@ impl Tracing<'_> {
         self.builder.set_skipped(
             self.plan.skipped.iter().map(|skipped| skipped_info(skipped, files)).collect(),
         );
-        self.builder.clear_kernel_histograms();
+        self.builder.clear_kernel_state();
         for slot in &counts.slots {
             self.builder.kernel_histogram(slot.key, slot.sum_ns, slot.max_ns, &slot.buckets);
         }
+        self.scheduler.waits_in_progress(&counts, &mut self.builder);
         let mut warnings = self.warnings.clone();
-        warnings.extend(self.scheduler.losses(&counts, &self.session));
+        warnings.extend(self.scheduler.losses(&self.session));
         if self.stream.undecodable() > 0 {
             warnings.push(format!(
                 "{} records could not be decoded; please report this",
@@ -427,6 +428,7 @@ impl Tracing<'_> {
             counters: counts.counters,
             recursion_misses: runs.recursion_misses,
             in_progress: counts.in_progress,
+            wait_totals: counts.wait_totals,
             probe_hits: counts.probe_hits,
             own_cost: recording::OwnCost {
                 cpu_ns: own::cpu_ns(),
@@ -484,6 +486,10 @@ impl Tracing<'_> {
             path.display(),
             path.display()
         ));
+        if self.args.stacks {
+            let path = path.display();
+            self.printer.message(&format!("flame graphs: `latency flame {path} --view locks`"));
+        }
         let estimate = self.session.detach_estimate();
         if estimate > Duration::from_millis(500) {
             self.printer.message(&format!("detaching, about {:.1} s …", estimate.as_secs_f64()));

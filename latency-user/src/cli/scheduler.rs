@@ -1,20 +1,22 @@
 //! What `latency record` does with the scheduler's side of the trace: unwind rows for the kernel,
 //! stacks and waits from it, and names for both.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
-use latency_common::counter::Counter;
+use latency_common::ledger::off_cpu;
+use latency_common::record::{WaitRecord, wait_flag};
 use latency_common::unwind::{StackEnd, UnwindCounter};
+use latency_common::wait::{self, NO_SYSCALL, futex, futex_command, is_futex_wait, task_state};
 
 use super::args::RecordArgs;
 use super::names::Names;
-use crate::attach::{AttachError, KernelCounts, Session, Settings, UnwindSizes};
+use crate::attach::{self, AttachError, KernelCounts, Session, Settings, UnwindSizes};
 use crate::plan::unwind::{Limits, Tables};
 use crate::recording::{Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
 use crate::symbolize::{KernelSymbols, RawStack};
-use crate::target::Target;
+use crate::target::{Target, WaitingTask, waiting_tasks};
 
 /// Most distinct stacks that are kept; the kernel side sends each once.
 const MAX_STACKS: usize = 65_536;
@@ -28,6 +30,8 @@ pub struct Scheduler {
     names: Names,
     pid: u32,
     comm: String,
+    /// Whether the kernel side follows the scheduler.
+    pub has_ledger: bool,
 }
 
 impl Scheduler {
@@ -60,6 +64,7 @@ impl Scheduler {
             names,
             pid: target.pid,
             comm: target.comm.clone(),
+            has_ledger: false,
         };
         scheduler.give_rows(&mut session)?;
         Ok((scheduler, session))
@@ -106,7 +111,31 @@ impl Scheduler {
             }
             Record::Stack(stack) if self.stacks.contains_key(&stack.id) => {}
             Record::Stack(_) => self.dropped_stacks += 1,
-            Record::Operation(_) | Record::Unknown(_) => {}
+            Record::Operation(_) | Record::Request(_) | Record::Unknown(_) => {}
+        }
+    }
+
+    /// Gives the builder the waits that have not ended: of the threads that the kernel side knows,
+    /// and of those that did not stir since tracing began, which /proc tells.
+    pub fn waits_in_progress(&self, counts: &KernelCounts, builder: &mut RecordingBuilder) {
+        if !self.has_ledger {
+            return;
+        }
+        let now_ns = attach::monotonic_ns();
+        let known: HashSet<u32> = counts.threads.iter().map(|(_, it)| it.wait.tid).collect();
+        let seen = counts.threads.iter().filter_map(|(_, thread)| {
+            let off = thread.timeline.in_progress(now_ns)?;
+            Some(WaitRecord::new(thread, &off, self.pid))
+        });
+        let start_ns = builder.start_ns();
+        let unseen = waiting_tasks(self.pid)
+            .into_iter()
+            .filter(|task| !known.contains(&task.tid))
+            .map(|task| since_before(&task, start_ns, now_ns));
+        let pid = self.pid;
+        for record in seen.chain(unseen).collect::<Vec<_>>() {
+            let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
+            builder.wait_in_progress(&record, &mut name, &|tid| is_thread_of(pid, tid));
         }
     }
 
@@ -124,6 +153,7 @@ impl Scheduler {
                     .flat_map(|profile| &profile.groups)
                     .flat_map(|group| [group.stack_id, group.kernel_stack_id]),
             )
+            .chain(recording.waits_in_progress.iter().map(|wait| wait.stack_id))
             .filter(|id| *id != 0)
             .collect();
         wanted.sort_unstable();
@@ -139,16 +169,9 @@ impl Scheduler {
         recording.classify_locks();
     }
 
-    /// What was lost of waits and stacks.
-    pub fn losses(&self, counts: &KernelCounts, session: &Session) -> Vec<String> {
+    /// What was lost of stacks.
+    pub fn losses(&self, session: &Session) -> Vec<String> {
         let mut losses = Vec::new();
-        let lost = counts.get(Counter::LostWaitRecords);
-        if lost > 0 {
-            losses.push(format!(
-                "{lost} waits could not be recorded (ring buffer full): the times of locks are too \
-                 low; a larger --ring-size or --min-wait helps"
-            ));
-        }
         if self.tables.is_some()
             && let Ok(unwound) = session.unwind_counts()
         {
@@ -172,6 +195,33 @@ impl Scheduler {
     /// What the user should know.
     pub fn warnings(&self) -> &[String] {
         self.tables.as_ref().map_or(&[], |tables| &tables.warnings)
+    }
+}
+
+/// The wait of a thread that has waited since before the trace.
+fn since_before(task: &WaitingTask, start_ns: u64, now_ns: u64) -> WaitRecord {
+    let (syscall, [address, operation]) = task.syscall.unwrap_or((NO_SYSCALL, [0; 2]));
+    let is_futex_call = syscall == latency_common::wait::syscall::FUTEX;
+    let command = if is_futex_call { futex_command(operation) } else { futex::NONE };
+    let state = match task.state {
+        b'S' => task_state::INTERRUPTIBLE,
+        b'D' => task_state::UNINTERRUPTIBLE,
+        // Stopped, traced, idle: none of the others.
+        _ => 0x4,
+    };
+    let reason = wait::reason(false, state, is_futex_wait(syscall, command));
+    let is_lock = reason == off_cpu::LOCK;
+    WaitRecord {
+        reason: reason as u8,
+        flags: wait_flag::BEGAN_BEFORE_TRACE,
+        start_ns,
+        duration_ns: now_ns.saturating_sub(start_ns),
+        tid: task.tid,
+        syscall,
+        // The argument of futex_waitv is a list.
+        futex_address: if is_lock && syscall != wait::syscall::FUTEX_WAITV { address } else { 0 },
+        futex_command: command,
+        ..WaitRecord::default()
     }
 }
 

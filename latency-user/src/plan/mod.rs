@@ -33,7 +33,7 @@ pub const MAX_OPERATIONS: usize = 255;
 /// What the user chose.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// The `--probe` arguments.
+    /// The `--probe` and `--request` arguments.
     pub user_probes: Vec<UserProbe>,
     /// Whether to plan the functions too that a cheaper probe already sees.
     pub probe_all: bool,
@@ -77,6 +77,8 @@ pub struct Probe {
     pub operation: String,
     /// Whether the user asked for it.
     pub user: bool,
+    /// Whether it times a request: the scope around operations.
+    pub is_request: bool,
 }
 
 /// As the kernel gets it: packed.
@@ -98,8 +100,8 @@ pub struct Skipped {
 /// The plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// Names of the operations; a cookie's `operation` is an index here. The first two are
-    /// `sign` and `verify`.
+    /// Names of the operations and, after them, of the requests; a cookie's `operation` is an
+    /// index here. The first two are `sign` and `verify`.
     pub operations: Vec<String>,
     /// The probes; only ever appended to.
     pub probes: Vec<Probe>,
@@ -120,7 +122,24 @@ impl Plan {
     /// A [`PlanError`] if a probe that the user asked for cannot be planned.
     pub fn new(files: &[ElfFile], options: &Options) -> Result<Self, PlanError> {
         let mut operations = vec![Operation::Sign.name().into(), Operation::Verify.name().into()];
-        for probe in &options.user_probes {
+        let (requests, others): (Vec<&UserProbe>, Vec<&UserProbe>) =
+            options.user_probes.iter().partition(|probe| probe.is_request);
+        for probe in others {
+            if !operations.contains(&probe.operation) {
+                operations.push(probe.operation.clone());
+            }
+        }
+        let first_request = operations.len();
+        for probe in requests {
+            if operations[..first_request].contains(&probe.operation) {
+                return Err(PlanError::Unsuitable {
+                    probe: probe.given(),
+                    problem: format!(
+                        "operations have the name {} already; give the request another with =NAME",
+                        probe.operation
+                    ),
+                });
+            }
             if !operations.contains(&probe.operation) {
                 operations.push(probe.operation.clone());
             }
@@ -207,6 +226,7 @@ impl Plan {
             result: ResultMeaning::Ignored,
             family: family::NONE,
             has_algorithm: false,
+            is_request: false,
         };
         let cookie = match function.kind {
             select::Kind::Catalogued(entry) => ProbeCookie {
@@ -218,11 +238,12 @@ impl Plan {
                 has_algorithm: true,
                 ..common
             },
-            select::Kind::User(_) => common,
+            select::Kind::User { is_request, .. } => ProbeCookie { is_request, ..common },
         };
         Probe {
             operation: operation.to_owned(),
             user: function.is_user(),
+            is_request: cookie.is_request,
             file: function.file,
             symbol: function.symbol,
             function_offset: function.function_offset,

@@ -15,8 +15,11 @@ const CODE_CAP_BYTES: u64 = 64 << 10;
 /// What a function is probed for.
 pub(super) enum Kind {
     Catalogued(&'static Entry),
-    /// The name of the operation.
-    User(String),
+    /// The name of the operation, or of the request.
+    User {
+        name: String,
+        is_request: bool,
+    },
 }
 
 /// A function that is to be probed.
@@ -34,12 +37,12 @@ impl Selected {
     pub(super) fn operation(&self) -> &str {
         match &self.kind {
             Kind::Catalogued(entry) => entry.operation.name(),
-            Kind::User(name) => name,
+            Kind::User { name, .. } => name,
         }
     }
 
     pub(super) fn is_user(&self) -> bool {
-        matches!(self.kind, Kind::User(_))
+        matches!(self.kind, Kind::User { .. })
     }
 }
 
@@ -57,7 +60,7 @@ pub(super) fn check_user_probe(probe: &UserProbe, files: &[ElfFile]) -> Result<(
     let meant: Vec<&ElfFile> = files.iter().filter(|file| probe.means(file)).collect();
     let Some(first) = meant.first() else { return Err(probe.not_mapped(files)) };
     let path = first.path.display();
-    let unsuitable = |problem| Err(PlanError::Unsuitable { probe: probe.to_string(), problem });
+    let unsuitable = |problem| Err(PlanError::Unsuitable { probe: probe.given(), problem });
     if first.facts.has_go_runtime {
         return unsuitable(format!(
             "{path} holds a Go runtime, which a return probe would kill; use Go's own tracing"
@@ -94,7 +97,7 @@ pub(super) fn check_user_probe(probe: &UserProbe, files: &[ElfFile]) -> Result<(
                         ),
                     };
                     return Err(PlanError::NoSymbol {
-                        probe: probe.to_string(),
+                        probe: probe.given(),
                         file: path.to_string(),
                         symbol: symbol.clone(),
                         hint,
@@ -109,7 +112,10 @@ pub(super) fn check_user_probe(probe: &UserProbe, files: &[ElfFile]) -> Result<(
 /// The functions that the user asked for, in all files that have them.
 pub(super) fn user_functions(files: &[ElfFile], options: &Options) -> Vec<Selected> {
     let mut selected = Vec::new();
-    for probe in &options.user_probes {
+    // A function asked for as both is a request: that has its ledger as well.
+    let requests = options.user_probes.iter().filter(|probe| probe.is_request);
+    let operations = options.user_probes.iter().filter(|probe| !probe.is_request);
+    for probe in requests.chain(operations) {
         for (index, file) in files.iter().enumerate() {
             if file.facts.has_go_runtime || !probe.means(file) {
                 continue;
@@ -137,7 +143,10 @@ pub(super) fn user_functions(files: &[ElfFile], options: &Options) -> Vec<Select
                     function_offset: offset,
                     site_offset: offset + site.offset_bytes,
                     price: site.price,
-                    kind: Kind::User(probe.operation.clone()),
+                    kind: Kind::User {
+                        name: probe.operation.clone(),
+                        is_request: probe.is_request,
+                    },
                 });
             }
         }

@@ -311,6 +311,30 @@ fn user_probes_on_one_place() {
     assert_eq!(plan.skipped.len(), 2);
 }
 
+/// Check that requests get names after the operations', that a function asked for as both is a
+/// request, and that no name is both.
+#[test]
+fn requests() {
+    let files = [file("/app", &[("handle", PUSH), ("hash", PUSH)])];
+    let mut options = user(&["app:handle=work", "app:hash"]);
+    let request = |text| UserProbe::parse_request(text).expect(text);
+    options.user_probes.insert(0, request("app:handle=request"));
+    let plan = Plan::new(&files, &options).expect("planned");
+    assert_eq!(plan.operations, ["sign", "verify", "work", "hash", "request"]);
+    assert_eq!(planned(&plan), ["handle", "hash"]);
+    let [handle, hash] = &plan.probes[..] else { panic!() };
+    assert_eq!((&*handle.operation, handle.cookie.operation), ("request", 4));
+    assert!(handle.is_request && handle.cookie.is_request);
+    assert!(!hash.is_request && !hash.cookie.is_request);
+    assert_eq!(reasons(&plan), [("handle", "the probe on handle sits on the same instruction")]);
+    options.user_probes.push(request("app:handle=hash"));
+    let error = Plan::new(&files, &options).expect_err("refused").to_string();
+    assert!(error.starts_with("--request app:handle=hash: operations have the name"), "{error}");
+    let missing = Options { user_probes: vec![request("app:none")], ..Options::default() };
+    let error = Plan::new(&files, &missing).expect_err("no such function").to_string();
+    assert!(error.starts_with("--request app:none=none: /app defines no"), "{error}");
+}
+
 /// Check the plan for a real process that signs: every offset is what readelf's addresses and
 /// segments give, and every cheap site holds an emulated instruction.
 #[test]

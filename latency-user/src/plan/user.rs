@@ -1,4 +1,4 @@
-//! Probes that the user asks for: `--probe FILE:SYMBOL[=NAME]`.
+//! Probes that the user asks for: `--probe FILE:SYMBOL[=NAME]`, and `--request` likewise.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -17,15 +17,17 @@ pub enum Place {
     Offset(u64),
 }
 
-/// A `--probe`, taken apart.
+/// A `--probe` or `--request`, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserProbe {
     /// A path as the target maps it, or a file name alone.
     pub file: String,
     /// Where in the file.
     pub place: Place,
-    /// The operation it times.
+    /// The operation or request it times.
     pub operation: String,
+    /// Whether it times a request: the scope around operations.
+    pub is_request: bool,
 }
 
 impl UserProbe {
@@ -35,7 +37,21 @@ impl UserProbe {
     ///
     /// [`PlanError::Syntax`] if a part is missing.
     pub fn parse(text: &str) -> Result<Self, PlanError> {
-        let error = |problem| PlanError::Syntax { text: text.to_owned(), problem };
+        Self::parse_as(text, false)
+    }
+
+    /// The same for a `--request`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`UserProbe::parse`].
+    pub fn parse_request(text: &str) -> Result<Self, PlanError> {
+        Self::parse_as(text, true)
+    }
+
+    fn parse_as(text: &str, is_request: bool) -> Result<Self, PlanError> {
+        let option = option(is_request);
+        let error = |problem| PlanError::Syntax { option, text: text.to_owned(), problem };
         let (left, name) = match text.rsplit_once('=') {
             // Without this, `/a=b/c.so:f` would have the name `b/c.so:f`.
             Some((left, name)) if left.contains(':') && !name.contains(':') => (left, Some(name)),
@@ -58,7 +74,13 @@ impl UserProbe {
             ),
             None => Place::Symbol(symbol.to_owned()),
         };
-        Ok(Self { file: file.to_owned(), place, operation: name.unwrap_or(symbol).to_owned() })
+        let operation = name.unwrap_or(symbol).to_owned();
+        Ok(Self { file: file.to_owned(), place, operation, is_request })
+    }
+
+    /// It as the user gave it, the option first.
+    pub(super) fn given(&self) -> String {
+        format!("{} {self}", option(self.is_request))
     }
 
     /// Whether the file is meant: by its path, its name, its SONAME, or as the same file that the
@@ -97,8 +119,12 @@ impl UserProbe {
         } else {
             format!("did you mean {}?", near.join(" or "))
         };
-        PlanError::NotMapped { probe: self.to_string(), file: self.file.clone(), mapped }
+        PlanError::NotMapped { probe: self.given(), file: self.file.clone(), mapped }
     }
+}
+
+const fn option(is_request: bool) -> &'static str {
+    if is_request { "--request" } else { "--probe" }
 }
 
 impl FromStr for UserProbe {
@@ -155,7 +181,9 @@ mod tests {
     fn refusals() {
         for text in ["", "f", ":f", "lib:", "lib:f=", "lib:0xzz", "lib:0x", "lib=f", "lib:f=a\n"] {
             let error = UserProbe::parse(text).expect_err(text).to_string();
-            assert!(error.contains("FILE:SYMBOL[=NAME]"), "{error}");
+            assert!(error.contains("write --probe FILE:SYMBOL[=NAME]"), "{error}");
+            let error = UserProbe::parse_request(text).expect_err(text).to_string();
+            assert!(error.contains("write --request FILE:SYMBOL[=NAME]"), "{error}");
         }
     }
 

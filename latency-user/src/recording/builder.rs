@@ -2,12 +2,16 @@
 
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
-use latency_common::record::{OperationRecord, SlotKey, WaitRecord, outcome};
+use latency_common::record::{
+    Inside, OperationRecord, RequestRecord, SlotKey, WaitRecord, outcome,
+};
 use latency_common::sample::SampleRecord;
 
 use crate::attach::TrapCost;
 
+use super::as_called;
 use super::histogram::SparseHistogram;
+use super::in_progress::{self, KernelTotals};
 use super::ledger::Ledgers;
 use super::live::{Live, LiveRow};
 use super::model::{
@@ -67,6 +71,8 @@ pub struct Finish {
     pub recursion_misses: u64,
     /// Calls still open when tracing ended.
     pub in_progress: u64,
+    /// Sums over all times off the CPU.
+    pub wait_totals: KernelTotals,
     /// How often each probe was hit, in the order of the probes; missing ones stay as they are.
     pub probe_hits: Vec<u64>,
     /// What the tracing cost.
@@ -149,12 +155,11 @@ impl RecordingBuilder {
     /// kept is the caller's, and the difference was spent on the CPU.
     #[inline]
     pub fn operation(&mut self, record: &OperationRecord) {
-        let mut record = *record;
-        let duration_ns = self.header.trap_cost.as_called_ns(record.duration_ns);
-        let outside_ns = duration_ns - record.duration_ns;
-        record.ledger.on_cpu_ns = record.ledger.on_cpu_ns.saturating_add(outside_ns);
-        record.duration_ns = duration_ns;
-        let record = &record;
+        self.take(&as_called::operation(&self.header.trap_cost, record));
+    }
+
+    #[inline]
+    fn take(&mut self, record: &OperationRecord) {
         self.received += 1;
         if self.header.has_ledger
             && record.outcome != outcome::SIZE_QUERY
@@ -163,6 +168,19 @@ impl RecordingBuilder {
             self.ledger_mismatches += 1;
         }
         let row = self.row(record.operation, record.algorithm);
+        self.place(row, record);
+    }
+
+    /// Takes one record of a request. Records may come out of order.
+    pub fn request(&mut self, record: &RequestRecord) {
+        let record = as_called::request(&self.header.trap_cost, record);
+        self.take(&record.call);
+        let row = self.row(record.call.operation, record.call.algorithm);
+        self.rows[row].request(&record);
+    }
+
+    #[inline]
+    fn place(&mut self, row: usize, record: &OperationRecord) {
         let end_ns = record.start_ns.saturating_add(record.duration_ns);
         let offset_ns = end_ns.saturating_sub(self.header.start_ns);
         let late = if offset_ns >= self.open_from_ns && offset_ns < self.open_to_ns {
@@ -200,6 +218,21 @@ impl RecordingBuilder {
         self.waits.add(record, comm_of, live);
     }
 
+    /// Takes one wait that has not ended, as far as it lasted; else as [`RecordingBuilder::wait`].
+    pub fn wait_in_progress(
+        &mut self,
+        record: &WaitRecord,
+        comm_of: &mut dyn FnMut(u32) -> String,
+        live: &dyn Fn(u32) -> bool,
+    ) {
+        self.waits.add_open(record, comm_of, live);
+    }
+
+    /// When tracing began, `CLOCK_MONOTONIC`, in nanoseconds.
+    pub const fn start_ns(&self) -> u64 {
+        self.header.start_ns
+    }
+
     /// Adds a histogram of the kernel, of one CPU or of all: the sum and the largest value in
     /// nanoseconds, and a count per bucket of [`latency_common::histogram`].
     pub fn kernel_histogram(&mut self, key: SlotKey, sum_ns: u64, max_ns: u64, counts: &[u64]) {
@@ -209,9 +242,11 @@ impl RecordingBuilder {
         self.rows[row].kernel_histogram(key, &histogram);
     }
 
-    /// Forgets the histograms of the kernel, so that they can be added anew: for an interim
-    /// result, which [`RecordingBuilder::finish`] gives without ending the run.
-    pub fn clear_kernel_histograms(&mut self) {
+    /// Forgets the histograms of the kernel and the waits in progress, so that they can be added
+    /// anew: for an interim result, which [`RecordingBuilder::finish`] gives without ending the
+    /// run.
+    pub fn clear_kernel_state(&mut self) {
+        self.waits.clear_open();
         for row in &mut self.rows {
             (row.counted, row.kernel) = Default::default();
         }
@@ -276,11 +311,13 @@ impl RecordingBuilder {
                 kernel_failed: row.kernel.failed.clone(),
                 slowest: row.slowest().into_iter().map(|slow| builder.slow(slow)).collect(),
                 ledger: row.ledgers.as_ref().map(Ledgers::sums),
+                request: (row.requests.as_ref())
+                    .map(|requests| requests.sums(|slot| builder.slot_name(slot))),
             });
         }
 
-        let Folded { groups, locks, ungrouped } =
-            self.waits.folded(|operation| self.operation_name(operation));
+        let Folded { groups, locks, ungrouped, in_progress: waits_in_progress } =
+            self.waits.folded(self.header.start_ns, |operation| self.operation_name(operation));
         let profile =
             self.samples.folded(|operation| self.operation_name(operation), algorithm_name);
         let Header { mut probes, command_line, target, host, libraries, skipped, .. } =
@@ -317,6 +354,8 @@ impl RecordingBuilder {
             stacks: Vec::new(),
             locks,
             ungrouped_waits: ungrouped,
+            waits_in_progress,
+            wait_totals: in_progress::totals(&finish.wait_totals),
             ledger_mismatches: builder.ledger_mismatches,
             own_cost: finish.own_cost,
             warnings: finish.warnings,
@@ -400,6 +439,20 @@ impl RecordingBuilder {
         match self.header.operations.get(usize::from(operation)) {
             Some(name) => name.clone(),
             None => format!("operation-{operation}"),
+        }
+    }
+
+    /// The name of the operations that a request counts in this slot.
+    fn slot_name(&self, slot: usize) -> String {
+        let is_request = |name: &String| {
+            let mut probes = self.header.probes.iter();
+            probes.any(|probe| probe.is_request && probe.operation == *name)
+        };
+        let mut names = self.header.operations.iter().skip(slot).filter(|name| !is_request(name));
+        match (names.next(), names.next()) {
+            (Some(_), Some(_)) if slot == Inside::SLOTS - 1 => "other operations".to_owned(),
+            (Some(name), _) => name.clone(),
+            (None, _) => format!("operation-{slot}"),
         }
     }
 

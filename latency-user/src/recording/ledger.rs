@@ -1,5 +1,6 @@
 //! Ledgers of one row summed up: of all its operations, of the typical ones, and of the slow tail.
 
+use latency_common::ledger::Ledger;
 use latency_common::record::OperationRecord;
 use serde::{Deserialize, Serialize};
 
@@ -49,12 +50,16 @@ pub struct RowLedger {
 impl LedgerSums {
     #[inline]
     fn add(&mut self, record: &OperationRecord) {
-        let ledger = &record.ledger;
+        self.add_ledger(&record.ledger, record.duration_ns);
+    }
+
+    #[inline]
+    pub(super) fn add_ledger(&mut self, ledger: &Ledger, duration_ns: u64) {
         let switches =
             u64::from(ledger.voluntary_switches) + u64::from(ledger.involuntary_switches);
         for (sum, value) in self.fields_mut().into_iter().zip([
             1,
-            record.duration_ns,
+            duration_ns,
             ledger.on_cpu_ns,
             ledger.run_queue_ns,
             ledger.preempted_ns,
@@ -68,7 +73,7 @@ impl LedgerSums {
         }
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         let mut other = *other;
         for (sum, value) in self.fields_mut().into_iter().zip(other.fields_mut()) {
             *sum = sum.saturating_add(*value);
@@ -77,7 +82,7 @@ impl LedgerSums {
 
     /// What `taken` of these operations have in the mean. Rounding moves no time: the parts still
     /// add up to the duration if they did.
-    fn portion(&self, taken: u64) -> Self {
+    pub(super) fn portion(&self, taken: u64) -> Self {
         let scaled = |value: u128| {
             let value = value * u128::from(taken) / u128::from(self.count.max(1));
             u64::try_from(value).unwrap_or(u64::MAX)
@@ -143,33 +148,56 @@ impl Ledgers {
         let count = total.count;
         RowLedger {
             total,
-            typical: self.between(count / 4, count - count / 4),
-            tail_p99: self.between(count - count.div_ceil(100), count),
-            tail_p999: self.between(count - count.div_ceil(1000), count),
+            typical: between(&self.buckets, count / 4, count - count / 4),
+            tail_p99: between(&self.buckets, count - count.div_ceil(100), count),
+            tail_p999: between(&self.buckets, count - count.div_ceil(1000), count),
         }
+    }
+}
+
+/// Sums that can be added up, and cut to a part.
+pub(super) trait Summed: Copy + Default {
+    /// Of how many calls.
+    fn count(&self) -> u64;
+    /// Adds others.
+    fn merge(&mut self, other: &Self);
+    /// What `taken` of these calls have in the mean.
+    fn portion(&self, taken: u64) -> Self;
+}
+
+impl Summed for LedgerSums {
+    fn count(&self) -> u64 {
+        self.count
     }
 
-    /// The operations from rank `from` up to `to`, exclusive; the fastest has rank 0.
-    fn between(&self, from: u64, to: u64) -> LedgerSums {
-        let mut sums = LedgerSums::default();
-        let mut rank = 0u64;
-        for (_, bucket) in self.buckets.iter() {
-            let next = rank.saturating_add(bucket.count);
-            let taken = next.min(to).saturating_sub(rank.max(from));
-            if taken == bucket.count {
-                sums.merge(bucket);
-            } else if taken > 0 {
-                sums.merge(&bucket.portion(taken));
-            }
-            rank = next;
-        }
-        sums
+    fn merge(&mut self, other: &Self) {
+        Self::merge(self, other);
     }
+
+    fn portion(&self, taken: u64) -> Self {
+        Self::portion(self, taken)
+    }
+}
+
+/// The calls from rank `from` up to `to`, exclusive; the fastest has rank 0.
+pub(super) fn between<T: Summed>(buckets: &Buckets<T>, from: u64, to: u64) -> T {
+    let mut sums = T::default();
+    let mut rank = 0u64;
+    for (_, bucket) in buckets.iter() {
+        let next = rank.saturating_add(bucket.count());
+        let taken = next.min(to).saturating_sub(rank.max(from));
+        if taken == bucket.count() {
+            sums.merge(bucket);
+        } else if taken > 0 {
+            sums.merge(&bucket.portion(taken));
+        }
+        rank = next;
+    }
+    sums
 }
 
 #[cfg(test)]
 mod tests {
-    use latency_common::ledger::Ledger;
     use proptest::prelude::{any, proptest};
 
     use super::*;
@@ -242,7 +270,7 @@ mod tests {
             let mut ledgers = Ledgers::default();
             values.iter().for_each(|&(on_cpu, lock)| ledgers.add(&record(on_cpu, lock)));
             ledgers.sums();
-            ledgers.between(from, to);
+            between(&ledgers.buckets, from, to);
         }
     }
 }

@@ -25,3 +25,14 @@ pub struct LiveRow {
     /// 99th percentile of the same, in nanoseconds.
     pub p99_ns: Option<u64>,
 }
+
+impl LiveRow {
+    /// Operation and algorithm as a reader would say them: "sign ecdsa-p256".
+    pub fn title(&self) -> String {
+        if self.algorithm == "-" {
+            self.operation.clone()
+        } else {
+            format!("{} {}", self.operation, self.algorithm)
+        }
+    }
+}

@@ -6,6 +6,7 @@ use latency_common::wait::futex;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::SparseHistogram;
+use super::meanwhile::Meanwhile;
 use super::model::Recording;
 use super::off_cpu::{Stack, Waker};
 
@@ -35,6 +36,12 @@ pub struct Lock {
     pub max_ns: u64,
     /// How they ended.
     pub ends: WaitEnds,
+    /// Waits that had not ended when tracing did; they are in none of the numbers above.
+    #[serde(default)]
+    pub in_progress: u64,
+    /// How long those had lasted, in nanoseconds.
+    #[serde(default)]
+    pub in_progress_ns: u64,
     /// Who held it when the waits began, longest wait first; only where the holder is known.
     #[serde(deserialize_with = "super::capped::vec::<MAX_SHARES, _, _>")]
     pub holders: Vec<HolderShare>,
@@ -73,6 +80,9 @@ pub struct HolderShare {
     pub waits: u64,
     /// How long they were blocked, in nanoseconds.
     pub total_ns: u64,
+    /// What the holder did in that time, as far as its own records tell.
+    #[serde(default)]
+    pub meanwhile: Meanwhile,
 }
 
 /// The waits that one waker ended.
@@ -130,7 +140,7 @@ impl LockClass {
 
     /// Whether the word at `address + 8` can be the owner's tid: glibc's other types have something
     /// else there.
-    pub(super) const fn has_holder(self) -> bool {
+    pub(crate) const fn has_holder(self) -> bool {
         matches!(self, Self::Mutex | Self::Unknown)
     }
 

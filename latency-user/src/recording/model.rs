@@ -5,10 +5,12 @@ use latency_common::counter::Counter;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::SparseHistogram;
+use super::in_progress::{MAX_IN_PROGRESS, WaitInProgress, WaitTotal};
 use super::ledger::RowLedger;
 use super::lock::{Lock, MAX_LOCKS};
 use super::off_cpu::{Stack, WaitGroup};
 use super::profile::Profile;
+use super::request::RowRequest;
 
 /// At most this many intervals are kept; see [`Recording::interval_ns`].
 pub const MAX_INTERVALS: usize = 600;
@@ -82,6 +84,12 @@ pub struct Recording {
     /// reason and the operation.
     #[serde(default)]
     pub ungrouped_waits: u64,
+    /// Waits that the start or the end of the trace cut, longest first.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_IN_PROGRESS, _, _>")]
+    pub waits_in_progress: Vec<WaitInProgress>,
+    /// Sums over all times off the CPU, also of those too short for `waits`, longest first.
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
+    pub wait_totals: Vec<WaitTotal>,
     /// Operations whose ledger does not add up to their duration: an event was missed.
     #[serde(default)]
     pub ledger_mismatches: u64,
@@ -177,8 +185,11 @@ pub struct Probe {
     pub site_offset: u64,
     /// What the entry probe costs.
     pub price: Price,
-    /// Name of the operation that a call of it is.
+    /// Name of the operation, or request, that a call of it is.
     pub operation: String,
+    /// Whether a call of it is a request: the scope around operations.
+    #[serde(default)]
+    pub is_request: bool,
     /// How often the function was entered, nested calls included.
     pub hits: u64,
     /// How many program runs the kernel's recursion guard skipped, where the kernel tells.
@@ -221,6 +232,9 @@ pub struct Row {
     /// Where the time of the successful operations went; `None` where the scheduler was not traced.
     #[serde(default)]
     pub ledger: Option<RowLedger>,
+    /// What requests are made of; `None` for operations.
+    #[serde(default)]
+    pub request: Option<RowRequest>,
 }
 
 /// Numbers of calls by how they ended.
@@ -325,6 +339,13 @@ pub struct Loss {
     /// Samples of threads on the CPU that did not arrive: the ring buffer was full.
     #[serde(default)]
     pub samples: u64,
+    /// Times off the CPU whose record did not arrive, since the ring buffer was full; their sums
+    /// are in [`Recording::wait_totals`].
+    #[serde(default)]
+    pub wait_records: u64,
+    /// Switches of a thread that were not seen: time that cannot be told.
+    #[serde(default)]
+    pub missed_switches: u64,
 }
 
 impl Loss {
@@ -352,6 +373,8 @@ impl Loss {
             length_unreadable: counter(Counter::LengthUnreadable),
             clock_backwards: counter(Counter::ClockBackwards),
             samples: counter(Counter::LostSampleRecords),
+            wait_records: counter(Counter::LostWaitRecords),
+            missed_switches: counter(Counter::MissedSwitch),
         }
     }
 }

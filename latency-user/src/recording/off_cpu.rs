@@ -47,6 +47,9 @@ pub struct WaitGroup {
     pub comm: String,
     /// Name of the operation that the wait lies in; `None` outside of operations.
     pub operation: Option<String>,
+    /// Name of the request that the wait lies in; `None` outside of requests.
+    #[serde(default)]
+    pub request: Option<String>,
     /// Address of the futex; 0 when it was no futex wait.
     pub futex_address: u64,
     /// Command of the futex call; see [`latency_common::wait::futex`].

@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use latency_common::record::{OperationRecord, SlotKey, outcome};
+use latency_common::record::{OperationRecord, RequestRecord, SlotKey, outcome};
 
 use super::histogram::{DenseHistogram, SparseHistogram};
 use super::ledger::Ledgers;
 use super::model::{Counts, MAX_SLOWEST, Outcome};
+use super::request::Requests;
 
 /// A slow operation, ordered by duration first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -51,6 +52,8 @@ pub(super) struct RowBuilder {
     slow_ns: u64,
     /// Ledgers of the successful operations; `None` when the operations have none.
     pub(super) ledgers: Option<Ledgers>,
+    /// What the requests are made of; `None` for operations.
+    pub(super) requests: Option<Requests>,
 }
 
 impl RowBuilder {
@@ -67,6 +70,7 @@ impl RowBuilder {
             slowest: BinaryHeap::with_capacity(MAX_SLOWEST + 1),
             slow_ns: 0,
             ledgers: has_ledger.then(Ledgers::default),
+            requests: None,
         }
     }
 
@@ -110,6 +114,11 @@ impl RowBuilder {
         if record.duration_ns > self.slow_ns || self.slowest.len() < MAX_SLOWEST {
             self.keep_slow(record, outcome);
         }
+    }
+
+    /// Takes what a request has besides an operation.
+    pub(super) fn request(&mut self, record: &RequestRecord) {
+        self.requests.get_or_insert_default().add(record);
     }
 
     #[cold]

@@ -7,10 +7,11 @@ use latency_common::wait::futex;
 use crate::attach::TrapCost;
 
 use super::{
-    Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, Interval,
-    IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Outcome, OwnCost, Price, Probe,
-    Profile, Reason, Recording, Row, RowLedger, SampleClock, SampleGroup, Skipped, SlowOperation,
-    SparseHistogram, Stack, StackShare, Target, WaitEnds, WaitGroup, Waker, WakerShare,
+    Counts, DenseHistogram, EndedBy, Frame, HolderShare, Host, IncompleteCalls, InnerOperation,
+    Interval, IntervalRow, LedgerSums, Library, Lock, LockClass, Loss, Meanwhile, Outcome, OwnCost,
+    Price, Probe, Profile, Reason, Recording, RequestSums, Row, RowLedger, RowRequest, SampleClock,
+    SampleGroup, Skipped, SlowOperation, SparseHistogram, Stack, StackShare, Target, WaitEnds,
+    WaitGroup, WaitInProgress, WaitTotal, Waker, WakerShare,
 };
 
 const MILLISECOND: u64 = 1_000_000;
@@ -42,6 +43,7 @@ fn probe(symbol: &str, operation: &str, offset: u64, price: Price, hits: u64) ->
         site_offset: offset + 4,
         price,
         operation: operation.into(),
+        is_request: false,
         hits,
         recursion_misses: None,
     }
@@ -85,6 +87,7 @@ pub(crate) fn recording() -> Recording {
                 slow(1_600 * MILLISECOND, 1_200, Outcome::Error, "EVP_DigestVerify"),
             ],
             ledger: None,
+            request: None,
         },
     ];
     let interval_row = |row, success: &[u64], failed: &[u64]| IntervalRow {
@@ -146,6 +149,8 @@ pub(crate) fn recording() -> Recording {
         stacks: Vec::new(),
         locks: Vec::new(),
         ungrouped_waits: 0,
+        waits_in_progress: Vec::new(),
+        wait_totals: Vec::new(),
         ledger_mismatches: 0,
         own_cost: OwnCost {
             cpu_ns: 120 * MILLISECOND,
@@ -203,6 +208,7 @@ fn wait(reason: Reason, operation: Option<&str>, stack_id: u64, total_ns: u64) -
         reason,
         comm: "worker".into(),
         operation: operation.map(String::from),
+        request: None,
         futex_address: 0,
         futex_command: futex::NONE,
         stack_id,
@@ -292,11 +298,18 @@ pub(crate) fn recording_with_waits() -> Recording {
             histogram: kernel(&mutex_waits),
             max_ns: 5_600_000,
             ends: WaitEnds { woken: 20, ..WaitEnds::default() },
+            in_progress: 0,
+            in_progress_ns: 0,
             holders: vec![HolderShare {
                 tid: 4711,
                 comm: "auditor".into(),
                 waits: 19,
                 total_ns: 107 * MILLISECOND,
+                meanwhile: Meanwhile {
+                    sleep_ns: 102 * MILLISECOND,
+                    ran_ns: 5 * MILLISECOND,
+                    ..Meanwhile::default()
+                },
             }],
             wakers: vec![WakerShare { waker: auditor, waits: 20, total_ns }],
             stacks: vec![share(1, 20, total_ns)],
@@ -346,5 +359,73 @@ pub(crate) fn recording_with_samples() -> Recording {
         ungrouped: 0,
         groups,
     });
+    recording
+}
+
+/// That recording, with the lock waited for in requests around the signatures.
+pub(crate) fn recording_with_requests() -> Recording {
+    let mut recording = recording_with_waits();
+    let inner = |operation: &str, count, each_ns| InnerOperation {
+        operation: operation.into(),
+        count,
+        total_ns: count * each_ns,
+    };
+    let parts = |count, lock_ns| RequestSums {
+        operations: vec![inner("sign", count, 28_000), inner("verify", count, 82_000)],
+        around: sums(count, [9_000, 0, 0, lock_ns, 0, 0, 0]),
+    };
+    let whole = |count, lock_ns| sums(count, [119_000, 0, 0, lock_ns, 0, 0, 0]);
+    let durations = [&[139_000; 1480][..], &[5_719_000; 20]].concat();
+    let counts = Counts { successes: 1500, ..Counts::default() };
+    recording.rows.push(Row {
+        operation: "handle_request".into(),
+        algorithm: "-".into(),
+        counted: counts,
+        received: counts,
+        success: histogram(&durations),
+        kernel_success: kernel(&durations),
+        ledger: Some(RowLedger {
+            total: whole(1500, 94_400),
+            typical: whole(750, 20_000),
+            tail_p99: whole(15, 5_600_000),
+            tail_p999: whole(2, 5_600_000),
+        }),
+        request: Some(RowRequest {
+            total: parts(1500, 94_400),
+            typical: parts(750, 20_000),
+            tail_p99: parts(15, 5_600_000),
+            tail_p999: parts(2, 5_600_000),
+        }),
+        ..Row::default()
+    });
+    for wait in &mut recording.waits {
+        wait.request = wait.operation.take().map(|_| "handle_request".into());
+    }
+    recording.waits_in_progress = vec![WaitInProgress {
+        tid: 4260,
+        comm: "worker".into(),
+        reason: Reason::Lock,
+        operation: None,
+        request: Some("handle_request".into()),
+        futex_address: MUTEX,
+        futex_command: futex::WAIT,
+        stack_id: 1,
+        holder_tid: 4711,
+        start_ns: 1_998 * MILLISECOND,
+        duration_ns: 2 * MILLISECOND,
+        at_start: false,
+        at_end: true,
+    }];
+    recording.wait_totals = vec![WaitTotal {
+        reason: Reason::Lock,
+        in_operation: true,
+        count: 21,
+        total_ns: 112 * MILLISECOND,
+        run_queue_ns: 40_000,
+    }];
+    recording.locks[1].in_progress = 1;
+    recording.locks[1].in_progress_ns = 2 * MILLISECOND;
+    recording.loss.counted += 1500;
+    recording.loss.received += 1500;
     recording
 }

@@ -10,7 +10,9 @@ use latency_common::wait::{WaitEnd, futex, futex_wait_end, waker_flag};
 
 use super::buckets::Buckets;
 use super::histogram::SparseHistogram;
+use super::in_progress::{MAX_IN_PROGRESS, Open, WaitInProgress, add_to_locks};
 use super::lock::{HolderShare, Lock, MAX_LOCKS, MAX_SHARES, StackShare, WaitEnds, WakerShare};
+use super::meanwhile::{Meanwhile, Recent};
 use super::names::{CATCH_ALL_NAME, Names};
 use super::off_cpu::{Reason, WaitGroup, Waker};
 
@@ -35,6 +37,7 @@ struct GroupKey {
     reason: Reason,
     name: u32,
     operation: Option<u8>,
+    request: Option<u8>,
     futex_address: u64,
     futex_command: u32,
     stack_id: u64,
@@ -85,6 +88,8 @@ struct LockBuilder {
     buckets: Buckets<u64>,
     ends: WaitEnds,
     holders: Shares<u32>,
+    /// What those did meanwhile.
+    meanwhile: HashMap<u32, Meanwhile>,
     wakers: Shares<WakerKey>,
     stacks: Shares<u64>,
     waker_stacks: Shares<u64>,
@@ -98,6 +103,11 @@ pub(super) struct Waits {
     names: Names,
     /// Waits counted in a catch-all group.
     ungrouped: u64,
+    recent: Recent,
+    /// Waits that had begun before the trace.
+    at_start: Vec<Open>,
+    /// Waits that have not ended.
+    at_end: Vec<Open>,
     #[cfg(test)]
     pub(super) max_groups: Option<usize>,
 }
@@ -107,6 +117,7 @@ pub(super) struct Folded {
     pub(super) groups: Vec<WaitGroup>,
     pub(super) locks: Vec<Lock>,
     pub(super) ungrouped: u64,
+    pub(super) in_progress: Vec<WaitInProgress>,
 }
 
 impl Waits {
@@ -121,6 +132,7 @@ impl Waits {
             Reason::Preempted => (record.duration_ns.saturating_add(record.run_queue_ns), 0),
             _ => (record.duration_ns, record.run_queue_ns),
         };
+        self.recent.add(record);
         let waker = waker_of(record);
         let is_lock = reason == Reason::Lock;
         let holder_tid = if is_lock { holder_of(record, live) } else { 0 };
@@ -129,6 +141,7 @@ impl Waits {
             reason,
             name: self.names.of_thread(record.tid, now_ns, comm_of),
             operation: (record.flags & wait_flag::IN_OPERATION != 0).then_some(record.operation),
+            request: (record.flags & wait_flag::IN_REQUEST != 0).then_some(record.request),
             futex_address: if is_lock { record.futex_address } else { 0 },
             futex_command: if is_lock { record.futex_command } else { futex::NONE },
             stack_id: record.stack_id,
@@ -146,6 +159,7 @@ impl Waits {
             self.ungrouped = self.ungrouped.saturating_add(1);
             key = GroupKey {
                 name: self.names.id(CATCH_ALL_NAME),
+                request: None,
                 futex_address: 0,
                 futex_command: futex::NONE,
                 stack_id: 0,
@@ -156,9 +170,35 @@ impl Waits {
             };
         }
         self.groups.entry(key).or_default().add(wait_ns, run_queue_ns);
+        if record.flags & wait_flag::BEGAN_BEFORE_TRACE != 0
+            && self.at_start.len() < MAX_IN_PROGRESS
+        {
+            let comm = self.names.comm(record.tid);
+            self.at_start.push(Open { record: *record, comm, holder_tid, at_end: false });
+        }
         if is_lock {
             self.lock(record, waker, holder_tid);
         }
+    }
+
+    /// Takes a wait that has not ended.
+    pub(super) fn add_open(
+        &mut self,
+        record: &WaitRecord,
+        comm_of: &mut dyn FnMut(u32) -> String,
+        live: &dyn Fn(u32) -> bool,
+    ) {
+        let now_ns = record.start_ns.saturating_add(record.duration_ns);
+        self.names.of_thread(record.tid, now_ns, comm_of);
+        let is_lock = reason_of(record.reason) == Reason::Lock;
+        let holder_tid = if is_lock { holder_of(record, live) } else { 0 };
+        let comm = self.names.comm(record.tid);
+        self.at_end.push(Open { record: *record, comm, holder_tid, at_end: true });
+    }
+
+    /// Forgets the waits that have not ended.
+    pub(super) fn clear_open(&mut self) {
+        self.at_end.clear();
     }
 
     fn lock(&mut self, record: &WaitRecord, waker: WakerKey, holder_tid: u32) {
@@ -181,6 +221,10 @@ impl Waits {
         *end += 1;
         if holder_tid != 0 {
             add_share(&mut lock.holders, holder_tid, wait_ns);
+            if lock.holders.contains_key(&holder_tid) {
+                let did = self.recent.of(holder_tid, record.start_ns, wait_ns);
+                lock.meanwhile.entry(holder_tid).or_default().add(&did);
+            }
         }
         add_share(&mut lock.wakers, waker, wait_ns);
         if record.stack_id != 0 {
@@ -208,11 +252,16 @@ impl Waits {
     }
 
     /// The groups and locks so far, longest first.
-    pub(super) fn folded(&self, operation_name: impl Fn(u8) -> String) -> Folded {
+    pub(super) fn folded(
+        &self,
+        trace_start_ns: u64,
+        operation_name: impl Fn(u8) -> String,
+    ) -> Folded {
         let group = |(key, sums): (&GroupKey, &Sums)| WaitGroup {
             reason: key.reason,
             comm: self.names.get(key.name),
             operation: key.operation.map(&operation_name),
+            request: key.request.map(&operation_name),
             futex_address: key.futex_address,
             futex_command: key.futex_command,
             stack_id: key.stack_id,
@@ -229,8 +278,17 @@ impl Waits {
         groups.sort_by(|left, right| order(left).cmp(&order(right)));
         let mut locks: Vec<Lock> =
             self.locks.iter().map(|(&address, lock)| self.finished(address, lock)).collect();
+        let mut in_progress: Vec<WaitInProgress> = self
+            .at_start
+            .iter()
+            .chain(&self.at_end)
+            .map(|open| open.finished(trace_start_ns, &operation_name))
+            .collect();
+        in_progress.sort_by_key(|wait| (Reverse(wait.duration_ns), wait.tid, wait.start_ns));
+        in_progress.truncate(MAX_IN_PROGRESS);
+        add_to_locks(&mut locks, &in_progress);
         locks.sort_by_key(|lock| (Reverse(lock.total_ns), lock.address));
-        Folded { groups, locks, ungrouped: self.ungrouped }
+        Folded { groups, locks, ungrouped: self.ungrouped, in_progress }
     }
 
     fn finished(&self, address: u64, lock: &LockBuilder) -> Lock {
@@ -253,6 +311,7 @@ impl Waits {
             comm: self.names.comm(tid),
             waits: sums.count,
             total_ns: sums.total_ns,
+            meanwhile: lock.meanwhile.get(&tid).copied().unwrap_or_default(),
         };
         let waker = |(waker, sums): (WakerKey, Sums)| WakerShare {
             waker: self.waker(waker),
@@ -269,6 +328,8 @@ impl Waits {
             histogram: SparseHistogram::from_kernel(lock.sums.total_ns, lock.sums.max_ns, &counts),
             max_ns: lock.sums.max_ns,
             ends: lock.ends,
+            in_progress: 0,
+            in_progress_ns: 0,
             holders: sorted(&lock.holders).into_iter().map(holder).collect(),
             wakers: sorted(&lock.wakers).into_iter().map(waker).collect(),
             stacks: stacks(&lock.stacks),
@@ -277,7 +338,8 @@ impl Waits {
     }
 }
 
-type Order<'a> = (Reverse<(u64, u64)>, Reason, &'a str, Option<&'a str>, [u64; 5], &'a Waker);
+type Scope<'a> = (Option<&'a str>, Option<&'a str>);
+type Order<'a> = (Reverse<(u64, u64)>, Reason, &'a str, Scope<'a>, [u64; 5], &'a Waker);
 
 fn order(group: &WaitGroup) -> Order<'_> {
     let numbers = [
@@ -291,13 +353,13 @@ fn order(group: &WaitGroup) -> Order<'_> {
         Reverse((group.total_ns, group.count)),
         group.reason,
         &group.comm,
-        group.operation.as_deref(),
+        (group.operation.as_deref(), group.request.as_deref()),
         numbers,
         &group.waker,
     )
 }
 
-fn reason_of(reason: u8) -> Reason {
+pub(super) fn reason_of(reason: u8) -> Reason {
     match u32::from(reason) {
         off_cpu::PREEMPTED => Reason::Preempted,
         off_cpu::LOCK => Reason::Lock,

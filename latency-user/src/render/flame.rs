@@ -67,9 +67,9 @@ impl View {
 pub struct Options<'a> {
     /// The view.
     pub view: View,
-    /// Only what lies inside operations.
+    /// Only what lies inside operations and requests.
     pub in_operation: bool,
-    /// Only what lies inside operations of this name.
+    /// Only what lies inside operations or requests of this name.
     pub operation: Option<&'a str>,
     /// Names of futexes by address; one that is not here is shown by its address.
     pub lock_names: &'a BTreeMap<u64, String>,
@@ -148,7 +148,7 @@ fn title(recording: &Recording, view: View) -> String {
 fn scope(options: &Options<'_>) -> String {
     match (options.operation, options.in_operation) {
         (Some(operation), _) => format!("inside {}", fold::escaped(operation)),
-        (None, true) => "inside operations".into(),
+        (None, true) => "inside operations and requests".into(),
         (None, false) => "inside and outside of operations".into(),
     }
 }

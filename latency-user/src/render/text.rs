@@ -1,6 +1,8 @@
 //! The page for a terminal, at most 100 columns wide.
 
+mod off_cpu;
 mod on_cpu;
+mod requests;
 mod waits;
 
 use std::io::{self, Write};
@@ -49,7 +51,9 @@ pub fn render(report: &Report, style: Style) -> String {
     page.push_str(&operations(report, style));
     page.push_str(&waits::ledgers(report, style));
     page.push_str(&on_cpu::categories(report, style));
+    page.push_str(&requests::parts(report, style));
     page.push_str(&waits::locks(report, style));
+    page.push_str(&off_cpu::section(report, style));
     page.push_str(&slowest(report, style));
     page.push('\n');
     page.push_str(&foot(report, style));
@@ -326,6 +330,8 @@ fn other_losses(report: &Report) -> Vec<String> {
         (loss.length_unreadable, "length unreadable", "lengths unreadable"),
         (loss.clock_backwards, "clock reading backwards", "clock readings backwards"),
         (loss.samples, "sample of the CPUs", "samples of the CPUs"),
+        (loss.wait_records, "wait not recorded", "waits not recorded"),
+        (loss.missed_switches, "switch not seen", "switches not seen"),
     ]
     .into_iter()
     .filter(|(number, ..)| *number > 0)

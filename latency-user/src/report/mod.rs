@@ -1,8 +1,10 @@
 //! Everything a page shows, worked out from a recording alone. This is the JSON report as well;
 //! docs/report-schema.md describes every key.
 
+mod in_progress;
 mod ledger;
 mod on_cpu;
+mod request;
 mod verdict;
 mod waits;
 mod warnings;
@@ -14,11 +16,13 @@ use serde::{Deserialize, Serialize};
 use crate::aggregate::{Latency, RowStatistics, Source, statistics};
 use crate::recording::{
     EndedBy, Host, IncompleteCalls, Library, Loss, OwnCost, Probe, Recording, Row, Skipped,
-    SlowOperation, SparseHistogram, Target,
+    SlowOperation, SparseHistogram, Target, WaitTotal,
 };
 
+pub use in_progress::InProgress;
 pub use ledger::{LedgerNs, LedgerTotals, Tail};
 pub use on_cpu::{CategoryFunction, CategoryShares, MIN_SAMPLES, OnCpuCategories, Sampling};
+pub use request::{Parts, RequestParts};
 pub use verdict::{Basis, Cause, Verdict};
 pub use waits::{LockSummary, OffCpu, StackSummary, WakerKind, WakerSummary};
 
@@ -53,12 +57,18 @@ pub struct Report {
     pub exit_status: Option<i32>,
     /// Why the slow operations are slow; null where none are, or where the scheduler was not traced.
     pub verdict: Option<Verdict>,
-    /// One for each operation and algorithm, the most frequent first in each operation.
+    /// One for each request, then for each operation and algorithm, the most frequent first in
+    /// each operation.
     pub operations: Vec<Operation>,
     /// The locks waited for: the contended ones before the idle ones, longest wait first.
     pub locks: Vec<LockSummary>,
     /// Time off the CPU by reason and operation, longest first.
     pub off_cpu: Vec<OffCpu>,
+    /// All time off the CPU by reason, inside operations and requests or outside, with the waits
+    /// that were too short to be recorded one by one; longest first.
+    pub off_cpu_totals: Vec<WaitTotal>,
+    /// Waits in progress when tracing began or ended, at most 256, longest first.
+    pub in_progress: Vec<InProgress>,
     /// Operations whose ledger does not add up to their duration: an event was missed.
     pub ledger_mismatches: u64,
     /// Width of an interval, in nanoseconds.
@@ -86,8 +96,10 @@ pub struct Report {
 /// One operation with one algorithm.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Operation {
-    /// Name of the operation, such as "sign".
+    /// Name of the operation, such as "sign", or of the request.
     pub operation: String,
+    /// Whether these are requests: the scope around operations.
+    pub is_request: bool,
     /// Name of the algorithm, such as "ecdsa-p256"; "-" for functions that have none.
     pub algorithm: String,
     /// Completed operations: successes, failures and errors.
@@ -117,6 +129,8 @@ pub struct Operation {
     pub typical: Option<LedgerTotals>,
     /// The slowest of the successes; null likewise.
     pub tail: Option<Tail>,
+    /// What requests are made of; null for operations.
+    pub parts: Option<Parts>,
     /// The percentiles in `latency_ns` that rest on too few successes: "p99" below
     /// [`P99_SAMPLES`], "p999" below [`P999_SAMPLES`].
     pub low_confidence: Vec<String>,
@@ -175,7 +189,8 @@ impl From<&Recording> for Report {
         // place where each first appears.
         let first = |name: &str| recording.rows.iter().position(|row| row.operation == name);
         operations.sort_by_cached_key(|operation| {
-            (first(&operation.operation), Reverse(operation.count), operation.algorithm.clone())
+            let kind = (!operation.is_request, first(&operation.operation));
+            (kind, Reverse(operation.count), operation.algorithm.clone())
         });
         let stacks = waits::Stacks::of(recording);
         let locks = waits::locks(recording, &stacks);
@@ -193,6 +208,8 @@ impl From<&Recording> for Report {
             operations,
             locks,
             off_cpu: waits::off_cpu(recording, &stacks),
+            off_cpu_totals: recording.wait_totals.clone(),
+            in_progress: in_progress::in_progress(recording, &stacks),
             ledger_mismatches: recording.ledger_mismatches,
             interval_ns: recording.interval_ns,
             sampling: recording.profile.as_ref().map(Sampling::from),
@@ -228,6 +245,7 @@ fn operation(
     let total: Option<LedgerTotals> = row.ledger.as_ref().map(|ledger| (&ledger.total).into());
     Operation {
         operation: row.operation.clone(),
+        is_request: row.request.is_some(),
         algorithm: row.algorithm.clone(),
         count: counts.operations(),
         successes: counts.successes,
@@ -242,6 +260,7 @@ fn operation(
         on_cpu_categories: judge.categories(&row.operation, &row.algorithm, statistics.success.p99),
         typical: row.ledger.as_ref().map(|ledger| (&ledger.typical).into()),
         tail: row.ledger.as_ref().map(Tail::from),
+        parts: row.request.as_ref().map(Parts::from),
         low_confidence,
         source: statistics.source,
         slowest: row.slowest.clone(),

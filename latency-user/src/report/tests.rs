@@ -45,9 +45,12 @@ fn keys() {
     // The description must not forget a key.
     let documented = include_str!("../../../docs/report-schema.md");
     let mut missing = Vec::new();
-    for recording in
-        [sample::recording(), sample::recording_with_waits(), sample::recording_with_samples()]
-    {
+    for recording in [
+        sample::recording(),
+        sample::recording_with_waits(),
+        sample::recording_with_samples(),
+        sample::recording_with_requests(),
+    ] {
         let report = serde_json::to_value(Report::from(&recording)).unwrap();
         undocumented(&report, documented, &mut missing);
     }
@@ -199,4 +202,23 @@ fn classified() {
     recording.waits[0].holder_tid = 1;
     recording.classify_locks();
     assert_eq!(recording, expected);
+}
+
+/// Check that requests come first, that their parts add up, and that a wait in progress has the
+/// name of its lock.
+#[test]
+fn requests() {
+    let report = Report::from(&sample::recording_with_requests());
+    let [request, sign, verify] = &report.operations[..] else { panic!() };
+    assert_eq!((&*request.operation, request.is_request), ("handle_request", true));
+    assert_eq!(request.title(), "handle_request");
+    assert!(!sign.is_request && sign.parts.is_none() && !verify.is_request);
+    let parts = request.parts.as_ref().unwrap();
+    assert_eq!((parts.typical.count, parts.typical.duration_ns), (750, 750 * 139_000));
+    assert_eq!(parts.p99.around_ns.lock, 15 * 5_600_000);
+    let [wait] = &report.in_progress[..] else { panic!() };
+    assert_eq!(wait.lock.as_deref(), Some("keysvc:g_keystore_lock"));
+    assert_eq!((wait.holder, wait.start_ns), (Some(4711), Some(1_998_000_000)));
+    assert_eq!(wait.frames.len(), 3);
+    assert!(report.off_cpu.iter().any(|kind| kind.in_operation && kind.operation.is_none()));
 }

@@ -26,7 +26,8 @@ const MENTIONED_SHARE: f64 = 0.05;
 pub struct Verdict {
     /// The sentence.
     pub sentence: String,
-    /// Name of the operation: the one whose slow calls have most time in excess.
+    /// Name of the operation or request: the one whose slow calls have most time in excess. Where
+    /// a request has any, no operation is looked at: it is part of a request.
     pub operation: String,
     /// Name of its algorithm.
     pub algorithm: String,
@@ -103,14 +104,16 @@ pub(super) fn verdict(
         let (excess, p99_ns) = excess(ledger, operation)?;
         Some((operation, excess, p99_ns))
     });
-    let Some((operation, excess, p99_ns)) =
-        candidates.max_by(|left, right| left.1.total_ns.total_cmp(&right.1.total_ns))
-    else {
+    let slowest = candidates.max_by(|left, right| {
+        let by_excess = left.1.total_ns.total_cmp(&right.1.total_ns);
+        left.0.is_request.cmp(&right.0.is_request).then(by_excess)
+    });
+    let Some((operation, excess, p99_ns)) = slowest else {
         return on_cpu::typical(operations);
     };
     let (cause, share) = cause_of(&excess);
     let culprit = if cause == Cause::Lock {
-        Culprit::of(recording, &operation.operation, locks, stacks)
+        Culprit::of(recording, operation, locks, stacks)
     } else {
         Culprit::default()
     };
@@ -214,10 +217,10 @@ struct Culprit {
 }
 
 impl Culprit {
-    /// The lock that operations of this name wait for, by the waits inside them.
+    /// The lock that operations or requests of this name wait for, by the waits inside them.
     fn of(
         recording: &Recording,
-        operation: &str,
+        operation: &Operation,
         locks: &[LockSummary],
         stacks: &Stacks<'_>,
     ) -> Self {
@@ -225,7 +228,10 @@ impl Culprit {
             .waits
             .iter()
             .filter(|wait| wait.reason == Reason::Lock)
-            .filter(|wait| wait.operation.as_deref() == Some(operation))
+            .filter(|wait| {
+                let scope = if operation.is_request { &wait.request } else { &wait.operation };
+                scope.as_deref() == Some(&operation.operation)
+            })
             .collect();
         let Some((address, _)) =
             dominant(waits.iter().map(|wait| (wait.futex_address, wait.total_ns)), CAUSE_SHARE)

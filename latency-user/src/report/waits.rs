@@ -40,6 +40,10 @@ pub struct LockSummary {
     pub max_ns: u64,
     /// How they ended.
     pub ends: WaitEnds,
+    /// Waits that had not ended when tracing did; they are in none of the numbers above.
+    pub in_progress: u64,
+    /// How long those had lasted, in nanoseconds.
+    pub in_progress_ns: u64,
     /// Who held it when the waits began, longest wait first; only where the holder is known.
     pub holders: Vec<HolderShare>,
     /// Who ended the waits, longest wait first.
@@ -95,15 +99,17 @@ pub struct StackSummary {
     pub total_ns: u64,
 }
 
-/// Time off the CPU for one reason, inside one operation or outside of all.
+/// Time off the CPU for one reason, inside one operation and request or outside of all.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OffCpu {
     /// Why the threads were off the CPU.
     pub reason: Reason,
-    /// Whether they were in an operation.
+    /// Whether they were in an operation or a request.
     pub in_operation: bool,
     /// Name of that operation.
     pub operation: Option<String>,
+    /// Name of that request.
+    pub request: Option<String>,
     /// How often.
     pub count: u64,
     /// Time blocked, in nanoseconds; for preempted threads, time runnable without running.
@@ -135,7 +141,7 @@ impl<'a> Stacks<'a> {
         Self(recording.stacks.iter().map(|stack| (stack.id, stack)).collect())
     }
 
-    fn frames(&self, id: u64) -> Vec<String> {
+    pub(super) fn frames(&self, id: u64) -> Vec<String> {
         let frames = self.0.get(&id).map_or(&[][..], |stack| &stack.frames);
         frames.iter().map(frame_text).collect()
     }
@@ -188,6 +194,8 @@ fn lock_summary(lock: &Lock, stacks: &Stacks<'_>) -> LockSummary {
         p99_ns: lock.histogram.value_at(990),
         max_ns: lock.max_ns,
         ends: lock.ends,
+        in_progress: lock.in_progress,
+        in_progress_ns: lock.in_progress_ns,
         holders: lock.holders.iter().take(MAX_SHARES).cloned().collect(),
         wakers: lock.wakers.iter().take(MAX_SHARES).map(waker).collect(),
         waited_in: longest(&lock.stacks),
@@ -210,23 +218,24 @@ fn waker(share: &WakerShare) -> WakerSummary {
 
 /// Time off the CPU by reason and operation, longest first.
 pub(super) fn off_cpu(recording: &Recording, stacks: &Stacks<'_>) -> Vec<OffCpu> {
-    type Kind<'a> = (Reason, Option<&'a str>);
+    type Kind<'a> = (Reason, Option<&'a str>, Option<&'a str>);
     let mut kinds = BTreeMap::<Kind<'_>, (OffCpu, BTreeMap<u64, StackShare>)>::new();
     for group in &recording.waits {
-        let (kind, by_stack) =
-            kinds.entry((group.reason, group.operation.as_deref())).or_insert_with(|| {
-                let kind = OffCpu {
-                    reason: group.reason,
-                    in_operation: group.operation.is_some(),
-                    operation: group.operation.clone(),
-                    count: 0,
-                    total_ns: 0,
-                    run_queue_ns: 0,
-                    max_ns: 0,
-                    stacks: Vec::new(),
-                };
-                (kind, BTreeMap::new())
-            });
+        let key = (group.reason, group.operation.as_deref(), group.request.as_deref());
+        let (kind, by_stack) = kinds.entry(key).or_insert_with(|| {
+            let kind = OffCpu {
+                reason: group.reason,
+                in_operation: group.operation.is_some() || group.request.is_some(),
+                operation: group.operation.clone(),
+                request: group.request.clone(),
+                count: 0,
+                total_ns: 0,
+                run_queue_ns: 0,
+                max_ns: 0,
+                stacks: Vec::new(),
+            };
+            (kind, BTreeMap::new())
+        });
         kind.count = kind.count.saturating_add(group.count);
         kind.total_ns = kind.total_ns.saturating_add(group.total_ns);
         kind.run_queue_ns = kind.run_queue_ns.saturating_add(group.run_queue_ns);

@@ -134,6 +134,18 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
             "sample of what runs on the CPU was lost: the ring buffer was full.",
             "samples of what runs on the CPU were lost: the ring buffer was full.",
         ),
+        (
+            loss.wait_records,
+            "wait was not recorded, because the ring buffer was full: the times of locks are too \
+             low; a larger --ring-size or --min-wait helps.",
+            "waits were not recorded, because the ring buffer was full: the times of locks are too \
+             low; a larger --ring-size or --min-wait helps.",
+        ),
+        (
+            loss.missed_switches,
+            "switch of a thread was not seen: the time around it is under \"other\".",
+            "switches of threads were not seen: the time around them is under \"other\".",
+        ),
     ] {
         if number > 0 {
             warnings.push(plural(number, one, many));

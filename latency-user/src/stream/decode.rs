@@ -2,7 +2,9 @@
 
 use bytes::Buf;
 use latency_common::ledger::Ledger;
-use latency_common::record::{OperationRecord, WaitRecord, kind};
+use latency_common::record::{
+    InnerCalls, Inside, OperationRecord, RequestRecord, WaitRecord, kind,
+};
 use latency_common::sample::SampleRecord;
 use thiserror::Error;
 
@@ -13,6 +15,8 @@ use super::stack::{Stack, decode_stack};
 pub enum Record {
     /// A completed call.
     Operation(OperationRecord),
+    /// A completed request.
+    Request(RequestRecord),
     /// A time that a thread was off the CPU.
     Wait(WaitRecord),
     /// A look at a thread on the CPU.
@@ -50,10 +54,17 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
     let mut rest = bytes;
     let kind = rest.try_get_u32_ne().map_err(|_| DecodeError::NoKind(actual))?;
     match kind {
-        kind::OPERATION => operation(kind, rest).ok_or(DecodeError::WrongLength {
+        kind::OPERATION => {
+            operation(kind, rest).map(Record::Operation).ok_or(DecodeError::WrongLength {
+                kind,
+                actual,
+                expected: size_of::<OperationRecord>(),
+            })
+        }
+        kind::REQUEST => request(kind, rest).ok_or(DecodeError::WrongLength {
             kind,
             actual,
-            expected: size_of::<OperationRecord>(),
+            expected: size_of::<RequestRecord>(),
         }),
         kind::WAIT => wait(kind, rest).ok_or(DecodeError::WrongLength {
             kind,
@@ -70,11 +81,11 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
     }
 }
 
-fn operation(kind: u32, mut rest: &[u8]) -> Option<Record> {
+fn operation(kind: u32, mut rest: &[u8]) -> Option<OperationRecord> {
     if rest.len() != size_of::<OperationRecord>() - size_of::<u32>() {
         return None;
     }
-    Some(Record::Operation(OperationRecord {
+    Some(OperationRecord {
         kind,
         probe: rest.try_get_u16_ne().ok()?,
         operation: rest.try_get_u8().ok()?,
@@ -86,7 +97,22 @@ fn operation(kind: u32, mut rest: &[u8]) -> Option<Record> {
         algorithm: rest.try_get_u32_ne().ok()?,
         signature_bytes: rest.try_get_u32_ne().ok()?,
         ledger: ledger(rest)?,
-    }))
+    })
+}
+
+fn request(kind: u32, rest: &[u8]) -> Option<Record> {
+    if rest.len() != size_of::<RequestRecord>() - size_of::<u32>() {
+        return None;
+    }
+    let (call, mut rest) =
+        rest.split_at_checked(size_of::<OperationRecord>() - size_of::<u32>())?;
+    let mut parts = [InnerCalls::default(); Inside::SLOTS];
+    for part in &mut parts {
+        part.count = rest.try_get_u64_ne().ok()?;
+        part.duration_ns = rest.try_get_u64_ne().ok()?;
+    }
+    let inside = Inside { parts, ledger: ledger(rest)? };
+    Some(Record::Request(RequestRecord { call: operation(kind, call)?, inside }))
 }
 
 fn ledger(mut rest: &[u8]) -> Option<Ledger> {
@@ -132,7 +158,8 @@ fn wait(kind: u32, mut rest: &[u8]) -> Option<Record> {
         futex_value: rest.try_get_u32_ne().ok()?,
         futex_owner: rest.try_get_u32_ne().ok()?,
         probe: rest.try_get_u16_ne().ok()?,
-        _pad: rest.try_get_u16_ne().ok()?,
+        request: rest.try_get_u8().ok()?,
+        _pad: rest.try_get_u8().ok()?,
         stack_id: rest.try_get_u64_ne().ok()?,
         waker_stack_id: rest.try_get_u64_ne().ok()?,
     }))
@@ -176,14 +203,15 @@ mod tests {
         kind.to_ne_bytes().into_iter().chain(tail).collect()
     }
 
-    const LENGTHS: [(u32, usize); 3] =
-        [(kind::OPERATION, 120), (kind::WAIT, 104), (kind::SAMPLE, 48)];
+    const LENGTHS: [(u32, usize); 4] =
+        [(kind::OPERATION, 120), (kind::WAIT, 104), (kind::SAMPLE, 48), (kind::REQUEST, 296)];
 
     fn encode(record: &Record) -> Vec<u8> {
         match record {
             Record::Operation(record) => bytes_of(record),
             Record::Wait(record) => bytes_of(record),
             Record::Sample(record) => bytes_of(record),
+            Record::Request(record) => bytes_of(record),
             Record::Stack(_) | Record::Unknown(_) => Vec::new(),
         }
     }
@@ -201,7 +229,7 @@ mod tests {
         assert_eq!((wait.tid, wait.waker_tid, wait.futex_owner), (at(44), at(52), at(80)));
     }
 
-    /// Check that every truncation and every extension is refused with both lengths.
+    /// Check that every truncation and every extension is refused with each length.
     #[test]
     fn wrong_lengths() {
         for (kind, expected) in LENGTHS {
@@ -235,7 +263,7 @@ mod tests {
 
         /// Check that any bytes of the right length decode to a record with those bytes.
         #[test]
-        fn round_trip(tail in proptest::collection::vec(0_u8.., 116)) {
+        fn round_trip(tail in proptest::collection::vec(0_u8.., 292)) {
             for (kind, length) in LENGTHS {
                 let bytes = [&kind.to_ne_bytes(), &tail[..length - 4]].concat();
                 assert_eq!(encode(&decode(&bytes).unwrap()), bytes);

@@ -47,6 +47,12 @@ impl<T: Borrow<MapData>> Stream<T> {
                         self.ledger_mismatches += 1;
                     }
                 }
+                Record::Request(request) => {
+                    self.received += 1;
+                    if request.call.ledger.total_ns() != request.call.duration_ns {
+                        self.ledger_mismatches += 1;
+                    }
+                }
                 Record::Wait(_) => self.waits_received += 1,
                 Record::Sample(_) | Record::Stack(_) | Record::Unknown(_) => {}
             }
@@ -60,13 +66,13 @@ impl<T: Borrow<MapData>> Stream<T> {
         self.waits_received
     }
 
-    /// Operations so far whose ledger does not sum to their duration: none, unless events of the
+    /// Operations and requests so far whose ledger does not sum to their duration: none, unless events of the
     /// scheduler were lost.
     pub const fn ledger_mismatches(&self) -> u64 {
         self.ledger_mismatches
     }
 
-    /// Operation records received so far.
+    /// Records of operations and requests received so far.
     pub const fn received(&self) -> u64 {
         self.received
     }

@@ -8,6 +8,7 @@ mod hazard;
 mod maps;
 mod process;
 mod root;
+mod tasks;
 mod texts;
 mod version;
 
@@ -23,6 +24,7 @@ pub use hazard::Hazard;
 pub use maps::{FileId, Mapping, parse as parse_maps};
 pub use process::Child;
 pub use root::Root;
+pub use tasks::{WaitingTask, waiting_tasks};
 use texts::Texts;
 
 use file::OpenError;

@@ -43,6 +43,7 @@ fn finish(end_ns: u64, completed: u64) -> Finish {
         counters,
         recursion_misses: 0,
         in_progress: 0,
+        wait_totals: Default::default(),
         probe_hits: vec![7],
         own_cost: OwnCost::default(),
         warnings: Vec::new(),
@@ -185,7 +186,7 @@ fn kernel_histograms() {
     let mut counts = vec![0; BUCKETS];
     counts[bucket_of(1000)] = 3;
     for _ in 0..2 {
-        builder.clear_kernel_histograms();
+        builder.clear_kernel_state();
         for outcome in [0, 0, 1, 2, 3] {
             let key = SlotKey { operation: 1, outcome, algorithm: P256 };
             builder.kernel_histogram(key, 3000, 1001, &counts);

@@ -12,6 +12,7 @@ fn recording() -> Recording {
         counters: Default::default(),
         recursion_misses: 0,
         in_progress: 0,
+        wait_totals: Default::default(),
         probe_hits: Vec::new(),
         own_cost: Default::default(),
         warnings: vec!["a warning".into()],

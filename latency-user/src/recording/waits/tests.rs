@@ -33,7 +33,7 @@ fn fold(waits: &mut Waits, records: &[WaitRecord]) -> Folded {
     for record in records {
         waits.add(record, &mut |tid| format!("thread-{tid}"), &|tid| (11..=13).contains(&tid));
     }
-    waits.folded(|operation| format!("operation {operation}"))
+    waits.folded(0, |operation| format!("operation {operation}"))
 }
 
 /// Check that waits which differ in nothing but their length are one group and one lock.
@@ -53,7 +53,13 @@ fn groups_and_locks() {
     assert_eq!((lock.address, lock.waits, lock.total_ns, lock.max_ns), (MUTEX, 3, 450, 300));
     assert_eq!((lock.histogram.count, lock.histogram.max_ns), (3, 300));
     assert_eq!(lock.ends, WaitEnds { woken: 2, timed_out: 1, ..WaitEnds::default() });
-    let holder = HolderShare { tid: 12, comm: "thread-12".into(), waits: 2, total_ns: 400 };
+    let holder = HolderShare {
+        tid: 12,
+        comm: "thread-12".into(),
+        waits: 2,
+        total_ns: 400,
+        meanwhile: Meanwhile { ran_ns: 400, ..Meanwhile::default() },
+    };
     assert_eq!(lock.holders, [holder]);
     let wakers: Vec<u64> = lock.wakers.iter().map(|share| share.total_ns).collect();
     assert_eq!(wakers, [400, 50]);
@@ -135,7 +141,7 @@ fn names() {
     add(2 * NAME_AGE_NS, "late");
     add(4 * NAME_AGE_NS, "");
     let mut names: Vec<(String, u64)> = waits
-        .folded(|_| String::new())
+        .folded(0, |_| String::new())
         .groups
         .into_iter()
         .map(|group| (group.comm, group.count))
@@ -167,4 +173,37 @@ proptest::proptest! {
         assert_eq!(count, records.len() as u64);
         assert!(folded.locks.iter().all(|lock| lock.waits == lock.histogram.count));
     }
+}
+
+/// Check that waits which the trace's start and end cut are kept, by name and with their holder,
+/// and that those at the end can be taken anew.
+#[test]
+fn in_progress() {
+    let mut waits = Waits::default();
+    let begun = WaitRecord { flags: wait_flag::BEGAN_BEFORE_TRACE, ..record(11, 100) };
+    fold(&mut waits, &[begun, record(12, 50)]);
+    for _ in 0..2 {
+        waits.clear_open();
+        waits.add_open(&record(13, 900), &mut |_| "late".into(), &|_| true);
+    }
+    let folded = waits.folded(0, |operation| format!("operation {operation}"));
+    let [end, start] = &folded.in_progress[..] else { panic!("{:?}", folded.in_progress) };
+    assert_eq!((end.tid, &*end.comm, end.holder_tid), (13, "late", 12));
+    assert_eq!((end.duration_ns, end.at_start, end.at_end), (907, false, true));
+    assert_eq!((start.tid, &*start.comm), (11, "thread-11"));
+    assert_eq!((start.duration_ns, start.at_start, start.at_end), (107, true, false));
+    assert_eq!((folded.locks[0].waits, folded.locks[0].in_progress), (2, 1));
+    assert_eq!(folded.locks[0].in_progress_ns, 907);
+}
+
+/// Check that waits of a request are kept apart from the same waits outside.
+#[test]
+fn requests() {
+    let flags = wait_flag::IN_REQUEST;
+    let inside = WaitRecord { flags, request: 2, ..record(11, 100) };
+    let outside = WaitRecord { flags: 0, ..record(11, 50) };
+    let folded = fold(&mut Waits::default(), &[inside, outside]);
+    let requests: Vec<_> = folded.groups.iter().map(|group| group.request.as_deref()).collect();
+    assert_eq!(requests, [Some("operation 2"), None]);
+    assert!(folded.groups.iter().all(|group| group.operation.is_none()));
 }

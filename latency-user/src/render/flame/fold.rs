@@ -81,7 +81,7 @@ impl Folded {
 
     fn samples(&mut self, profile: &Profile, stacks: &Stacks<'_>, options: &Options<'_>) {
         for group in &profile.groups {
-            if !is_of_operation(group.operation.as_deref(), options) {
+            if !is_inside([group.operation.as_deref()], options) {
                 continue;
             }
             let stack = stacks.get(&group.stack_id).copied();
@@ -129,13 +129,14 @@ fn is_selected(wait: &WaitGroup, options: &Options<'_>) -> bool {
         View::Locks => wait.reason == Reason::Lock,
         View::Wakers => wait.reason != Reason::Preempted,
     };
-    of_view && is_of_operation(wait.operation.as_deref(), options)
+    of_view && is_inside([wait.operation.as_deref(), wait.request.as_deref()], options)
 }
 
-fn is_of_operation(operation: Option<&str>, options: &Options<'_>) -> bool {
+/// Whether what lies inside these operations and requests is to be drawn.
+fn is_inside<const N: usize>(scopes: [Option<&str>; N], options: &Options<'_>) -> bool {
     match options.operation {
-        Some(wanted) => operation == Some(wanted),
-        None => !options.in_operation || operation.is_some(),
+        Some(wanted) => scopes.contains(&Some(wanted)),
+        None => !options.in_operation || scopes.iter().any(Option::is_some),
     }
 }
 

@@ -27,6 +27,7 @@ fn wait(reason: Reason, stack_id: u64, total_ns: u64) -> WaitGroup {
         reason,
         comm: "worker".into(),
         operation: None,
+        request: None,
         futex_address: 0,
         futex_command: 0,
         stack_id,

@@ -144,3 +144,9 @@ fn widest() {
         recording.duration_ns = 86_400_000_000_000;
     });
 }
+
+/// Check the page of a run with requests, and with a wait in progress at the end.
+#[test]
+fn page_with_requests() {
+    golden::check("page-requests.txt", &page_from(sample::recording_with_requests(), |_| ()));
+}

@@ -3,7 +3,7 @@
 use super::super::table::{Cell, Ink, WIDTH, cut, paint, table};
 use super::super::units::{duration, grouped, plural, printable};
 use super::Style;
-use crate::recording::LockClass;
+use crate::recording::{LockClass, Meanwhile};
 use crate::report::{LedgerTotals, LockSummary, Report};
 
 /// So many locks are shown.
@@ -65,7 +65,8 @@ pub(super) fn locks(report: &Report, style: Style) -> String {
             text.push_str(line);
             text.push('\n');
             let lock = at.checked_sub(1).and_then(|at| shown.get(at));
-            if let Some(details) = lock.and_then(|lock| details(lock)) {
+            let lines = lock.into_iter().flat_map(|lock| [details(lock), meanwhile(lock)]);
+            for details in lines.flatten() {
                 let details = cut(&format!("    {}", printable(&details)), WIDTH);
                 text.push_str(&format!("{}\n", paint(style, Ink::Dim, &details)));
             }
@@ -112,6 +113,34 @@ fn details(lock: &LockSummary) -> Option<String> {
         parts.push(format!("released in {function}"));
     }
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What the holder did meanwhile, and who waits still.
+fn meanwhile(lock: &LockSummary) -> Option<String> {
+    let holder = lock.holders.first();
+    let mut parts: Vec<String> =
+        holder.and_then(|holder| did(&holder.meanwhile)).into_iter().collect();
+    if lock.in_progress > 0 {
+        let threads = plural(lock.in_progress, "thread waits", "threads wait");
+        parts.push(format!("{threads} at the end, {} so far", duration(lock.in_progress_ns)));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What the holder did in most of the time.
+fn did(meanwhile: &Meanwhile) -> Option<String> {
+    let parts = [
+        (meanwhile.ran_ns, "ran"),
+        (meanwhile.runnable_ns, "waited for a CPU"),
+        (meanwhile.lock_ns, "waited for a lock"),
+        (meanwhile.io_ns, "waited for I/O"),
+        (meanwhile.sleep_ns, "slept"),
+    ];
+    let whole = parts.iter().fold(meanwhile.other_ns, |sum, part| sum.saturating_add(part.0));
+    let (most, what) = parts.into_iter().max()?;
+    (most > 0 && most >= whole / 2).then(|| {
+        format!("the holder {what} {:.0} % of that time", most as f64 / whole.max(1) as f64 * 100.0)
+    })
 }
 
 /// The waits of each idle class together.
