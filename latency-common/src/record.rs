@@ -144,6 +144,8 @@ impl WaitRecord {
             record.futex_command = wait.futex_command;
             record.futex_value = wait.futex_value;
             record.futex_owner = wait.futex_owner;
+        } else if record.flags & wait_flag::IP_READ != 0 {
+            record.futex_value = wait.futex_value;
         }
         if thread.call.start_ns != 0 {
             let described = ProbeCookie::unpack(thread.call.cookie);
@@ -172,6 +174,8 @@ pub mod wait_flag {
     pub const OWNER_READ: u8 = 8;
     /// The wait lies inside the request that `request` names.
     pub const IN_REQUEST: u8 = 16;
+    /// Of a preempted thread, `futex_value` has the low half of its user instruction pointer.
+    pub const IP_READ: u8 = 32;
 }
 
 /// One time that a thread of the target was off the CPU.
@@ -216,6 +220,7 @@ pub struct WaitRecord {
     /// See [`crate::wait::futex`].
     pub futex_command: u32,
     /// The futex word when the wait began: for the PI commands, the owner's tid in its low 30 bits.
+    /// See also [`wait_flag::IP_READ`].
     pub futex_value: u32,
     /// The 32 bits at `futex_address + 8` when the wait began: in glibc's `pthread_mutex_t`, the
     /// owner's tid (sysdeps/nptl/bits/struct_mutex.h).

@@ -90,6 +90,10 @@ fn leave(ctx: &BtfTracePointContext, task: Task, now_ns: u64) {
         thread.wait.syscall = NO_SYSCALL;
         thread.wait.futex_address = 0;
         thread.wait.flags = 0;
+        if globals::has_task_pt_regs() {
+            thread.wait.futex_value = register!(task.registers(), rip) as u32;
+            thread.wait.flags = wait_flag::IP_READ.into();
+        }
         off_cpu::PREEMPTED
     } else {
         blocks(task, state, &mut thread.wait)

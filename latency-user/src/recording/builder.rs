@@ -10,6 +10,7 @@ use latency_common::sample::SampleRecord;
 use crate::attach::TrapCost;
 
 use super::as_called;
+use super::edges::Edges;
 use super::histogram::SparseHistogram;
 use super::in_progress::{self, KernelTotals};
 use super::ledger::Ledgers;
@@ -101,6 +102,7 @@ pub struct RecordingBuilder {
     looked_operations: u64,
     ledger_mismatches: u64,
     waits: Waits,
+    edges: Edges,
     samples: Samples,
 }
 
@@ -122,6 +124,7 @@ impl RecordingBuilder {
             looked_operations: 0,
             ledger_mismatches: 0,
             waits: Waits::default(),
+            edges: Edges::default(),
             samples: Samples::default(),
         }
     }
@@ -155,7 +158,26 @@ impl RecordingBuilder {
     /// kept is the caller's, and the difference was spent on the CPU.
     #[inline]
     pub fn operation(&mut self, record: &OperationRecord) {
-        self.take(&as_called::operation(&self.header.trap_cost, record));
+        let end_ns = record.start_ns.saturating_add(record.duration_ns);
+        let called = as_called::operation(&self.header.trap_cost, record);
+        if !self.header.has_ledger {
+            self.take(&called);
+            return;
+        }
+        let site = self.header.probes.get(usize::from(record.probe)).map(|it| it.site_offset);
+        if let Some(before) = self.edges.hold(called, end_ns, site) {
+            self.take(&before);
+        }
+        if self.edges.is_full() {
+            self.take_held();
+        }
+    }
+
+    /// Takes the operations that were held back in case they get longer.
+    fn take_held(&mut self) {
+        for record in self.edges.drain() {
+            self.take(&record);
+        }
     }
 
     #[inline]
@@ -215,6 +237,9 @@ impl RecordingBuilder {
         comm_of: &mut dyn FnMut(u32) -> String,
         live: &dyn Fn(u32) -> bool,
     ) {
+        if let Some(complete) = self.edges.wait(record) {
+            self.take(&complete);
+        }
         self.waits.add(record, comm_of, live);
     }
 
@@ -277,6 +302,7 @@ impl RecordingBuilder {
     /// The recording as it stands. The builder can go on: that is an interim result.
     pub fn finish(&self, finish: Finish) -> Recording {
         let mut builder = self.clone();
+        builder.take_held();
         let duration_ns = finish.end_ns.saturating_sub(builder.header.start_ns);
         // Silence at the end is part of the picture: there are intervals up to the end.
         builder.turn_to(duration_ns.saturating_sub(1));
@@ -317,9 +343,9 @@ impl RecordingBuilder {
         }
 
         let Folded { groups, locks, ungrouped, in_progress: waits_in_progress } =
-            self.waits.folded(self.header.start_ns, |operation| self.operation_name(operation));
+            builder.waits.folded(self.header.start_ns, |operation| self.operation_name(operation));
         let profile =
-            self.samples.folded(|operation| self.operation_name(operation), algorithm_name);
+            builder.samples.folded(|operation| self.operation_name(operation), algorithm_name);
         let Header { mut probes, command_line, target, host, libraries, skipped, .. } =
             builder.header;
         for (probe, hits) in probes.iter_mut().zip(&finish.probe_hits) {

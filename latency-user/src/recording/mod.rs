@@ -4,6 +4,7 @@ mod as_called;
 mod buckets;
 mod builder;
 mod capped;
+mod edges;
 mod file;
 mod histogram;
 mod in_progress;
