@@ -40,7 +40,11 @@ fn recorded(command: &mut Command, options: &[&str], kill: bool) -> (Recorded, u
     let mut service = Process::start(command);
     service.wait_stdout("ready");
     let pid = service.pid();
-    let tracer = Tracer::attach(pid, &[&["--stacks"], options].concat());
+    let tracer = Tracer::attach(pid, options);
+    if kill {
+        // Rows of a program as large as node come while the trace goes on.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
     service.send_line();
     service.wait_stdout("done");
     if kill {
@@ -190,7 +194,7 @@ fn killed_before_the_end() {
     let named = |kill: bool| {
         let options = ["--threads", "4", "--count", "200", "--hold-us", "300"];
         let mut service = Workload::key_service(&options);
-        let tracer = Tracer::attach(service.pid(), &["--stacks"]);
+        let tracer = Tracer::attach(service.pid(), &[]);
         service.work();
         let recorded = if kill {
             std::thread::sleep(Duration::from_millis(600));

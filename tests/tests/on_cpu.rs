@@ -157,7 +157,7 @@ fn graphs_are_xml() {
     let _machine = exclusive();
     let mut target = Workload::on_cpu("names", 1000);
     let probe = format!("{}:request", target.program().display());
-    let tracer = Tracer::attach(target.pid(), &["--stacks", "--probe", &probe]);
+    let tracer = Tracer::attach(target.pid(), &["--probe", &probe]);
     std::thread::sleep(Duration::from_secs(1));
     target.work();
     let recorded = tracer.stop();

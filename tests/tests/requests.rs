@@ -73,7 +73,7 @@ fn lock_around_the_signature() {
         "ecdsa-p256",
     ]);
     let request = service.function("handle_request");
-    let tracer = Tracer::attach(service.pid(), &["--stacks", "--request", &request]);
+    let tracer = Tracer::attach(service.pid(), &["--request", &request]);
     let truth = service.work();
     let report = tracer.stop().report();
     service.end();

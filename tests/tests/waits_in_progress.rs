@@ -12,7 +12,7 @@ fn cut_at_either_end() {
     let mut blocked = Workload::waits("blocked", 1);
     // Something must be probed; it is never called.
     let probe = blocked.function("quick");
-    let tracer = Tracer::attach(blocked.pid(), &["--stacks", "--probe", &probe]);
+    let tracer = Tracer::attach(blocked.pid(), &["--probe", &probe]);
     blocked.work();
     let recorded = tracer.stop();
     let report = recorded.report();

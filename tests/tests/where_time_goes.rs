@@ -14,7 +14,7 @@ fn sleep_pipe_and_disk() {
     let mut program = Workload::waits("parts", count);
     let parts = ["part_sleep", "part_pipe", "part_sync"].map(|name| program.function(name));
     let request = program.function("handle");
-    let mut options = vec!["--stacks", "--request", &request];
+    let mut options = vec!["--request", &request];
     options.extend(parts.iter().flat_map(|part| ["--probe", part]));
     let tracer = Tracer::attach(program.pid(), &options);
     let truth = program.work();
@@ -58,7 +58,7 @@ fn idle_pool() {
     let _machine = exclusive();
     let mut program = Workload::waits("pool", 150);
     let request = program.function("take_lock");
-    let tracer = Tracer::attach(program.pid(), &["--stacks", "--request", &request]);
+    let tracer = Tracer::attach(program.pid(), &["--request", &request]);
     let truth = program.work();
     let report = tracer.stop().report();
     program.end();

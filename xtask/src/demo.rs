@@ -48,7 +48,7 @@ impl Demo {
         let recording = folder.join("keysvc.latency");
         let request = "keysvc:handle_request";
         println!(
-            "$ sudo latency record -p {} -d {}s --stacks --request {request}",
+            "$ sudo latency record -p {} -d {}s --request {request}",
             service.pid(),
             self.duration
         );
@@ -56,7 +56,7 @@ impl Demo {
             process::root_command(&latency)?
                 .arg("record")
                 .args(["-p", &service.pid().to_string(), "-d", &format!("{}s", self.duration)])
-                .args(["--stacks", "--request", request])
+                .args(["--request", request])
                 .arg("-o")
                 .arg(&recording),
         );
@@ -77,7 +77,7 @@ impl Demo {
             );
         }
 
-        for view in ["off-cpu", "locks", "wakers"] {
+        for view in ["off-cpu", "on-cpu", "locks", "wakers"] {
             process::run(Command::new(&latency).args(["flame", "--view", view]).arg(&recording))?;
         }
         let (latency, recording) = (workspace::shown(&latency), workspace::shown(&recording));

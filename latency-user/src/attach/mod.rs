@@ -130,6 +130,9 @@ pub struct Site {
     pub cookie: u64,
 }
 
+/// See [`Session::load`].
+pub type Prepare<'a> = dyn FnMut(&mut Session) -> Result<(), AttachError> + 'a;
+
 /// The loaded programs and their links. Dropping it detaches everything.
 pub struct Session {
     ebpf: Ebpf,
@@ -151,16 +154,17 @@ pub struct Session {
 }
 
 impl Session {
-    /// Loads the object: creates the maps, chooses the mode, loads the programs. Nothing is
-    /// attached yet.
+    /// Loads the object: creates the maps, chooses the mode, loads the programs. No probe is
+    /// attached yet. `prepare` runs once the maps are there, and before the scheduler is followed;
+    /// once more if less is tried after a refusal.
     ///
     /// # Errors
     /// Missing rights, a kernel without a needed feature, or a verifier's refusal.
-    pub fn load(settings: Settings) -> Result<Self, AttachError> {
-        let session = match Self::load_once(settings.clone()) {
+    pub fn load(settings: Settings, prepare: &mut Prepare<'_>) -> Result<Self, AttachError> {
+        let session = match Self::load_once(settings.clone(), prepare) {
             // Stacks need most of the memory, and a kernel of this decade: the rest may do without.
             Err(refusal) if settings.unwind.is_some() => {
-                return match Self::load(Settings { unwind: None, ..settings }) {
+                return match Self::load(Settings { unwind: None, ..settings }, prepare) {
                     Ok(session) => Ok(Self { stacks_refusal: Some(refusal), ..session }),
                     Err(_) => Err(refusal),
                 };
@@ -176,14 +180,14 @@ impl Session {
         if session.has_unwind {
             let settings = Settings { unwind: None, ..session.settings };
             let refusal = session.scheduler.into_refusal();
-            return Ok(Self { stacks_refusal: refusal, ..Self::load(settings)? });
+            return Ok(Self { stacks_refusal: refusal, ..Self::load(settings, prepare)? });
         }
         let settings = Settings { ledger: false, ..session.settings };
         let scheduler = session.scheduler;
-        Ok(Self { scheduler, ..Self::load_once(settings)? })
+        Ok(Self { scheduler, ..Self::load_once(settings, prepare)? })
     }
 
-    fn load_once(settings: Settings) -> Result<Self, AttachError> {
+    fn load_once(settings: Settings, prepare: &mut Prepare<'_>) -> Result<Self, AttachError> {
         let cpus = aya::util::nr_cpus().map_err(|(path, source)| AttachError::Refused {
             action: format!("to tell the number of CPUs ({path})"),
             source,
@@ -257,6 +261,7 @@ impl Session {
         let mut kinds = session.scheduler.programs();
         kinds.extend(session.settings.modes.first().map_or(&[][..], |mode| mode.programs()));
         session.object.load_together(&kinds);
+        prepare(&mut session)?;
         session.scheduler.attach(&mut session.object);
         session.set_trace_start(monotonic_ns())?;
         session.set_taking(true)?;

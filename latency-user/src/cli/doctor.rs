@@ -117,7 +117,7 @@ fn machine(page: &mut Page) -> Probing {
         requests: true,
         unwind: None,
     };
-    match Session::load(settings) {
+    match Session::load(settings, &mut |_| Ok(())) {
         Ok(mut session) => {
             let mode = session.mode();
             let what = match mode {

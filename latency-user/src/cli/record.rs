@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use aya::maps::MapData;
+use latency_common::counter::Counter;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
@@ -400,9 +401,25 @@ impl Tracing<'_> {
         write_report(&page, self.args.pid.is_none())
     }
 
+    /// Drains until the records of so many completed calls have come or are lost; not for long.
+    fn drain_to(&mut self, completed: u64) -> Result<()> {
+        let settled = Instant::now() + SETTLE;
+        loop {
+            self.drain();
+            let (_, lost) = self.session.completed_and_lost()?;
+            if self.stream.received() + lost >= completed || Instant::now() > settled {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The recording as it stands.
     fn recording(&mut self, ended_by: EndedBy, exit_status: Option<i32>) -> Result<Recording> {
         let counts = self.session.counts(self.plan.probes.len())?;
+        // A call may have completed since the last look: what is counted has its record in the
+        // buffer, or will have it within microseconds.
+        self.drain_to(counts.get(Counter::Completed))?;
         let runs = self.session.program_runs();
         let files = &self.target.files;
         self.builder.set_skipped(
@@ -454,16 +471,8 @@ impl Tracing<'_> {
         path: &std::path::Path,
     ) -> Result<()> {
         self.session.set_taking(false)?;
-        // Calls that were being counted just now are in the ring buffer within microseconds.
-        let settled = Instant::now() + SETTLE;
-        loop {
-            self.drain();
-            let (completed, lost) = self.session.completed_and_lost()?;
-            if self.stream.received() + lost >= completed || Instant::now() > settled {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let (completed, _) = self.session.completed_and_lost()?;
+        self.drain_to(completed)?;
         let exit_status = match command {
             Some(started) if ended_by == EndedBy::TargetExit => Some(started.wait()?),
             Some(started) => started.try_wait()?,

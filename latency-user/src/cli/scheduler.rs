@@ -49,15 +49,22 @@ impl Scheduler {
             let words = Tables::estimate_words(target);
             UnwindSizes::for_words(words, limits.rows, 1, frequency_hz.saturating_mul(cpus))
         });
-        let (session, tables) = std::thread::scope(|scope| {
-            let tables = sizes.map(|sizes| {
+        let mut tables = None;
+        let session = std::thread::scope(|scope| {
+            let mut compiling = sizes.map(|sizes| {
                 scope.spawn(move || Tables::of(target, Limits { rows: sizes.words() }))
             });
-            let session = Session::load(Settings { unwind: sizes, ..settings });
-            (session, tables.and_then(|tables| tables.join().ok()))
-        });
-        let mut session = session?;
-        let mut scheduler = Self {
+            // The rows come before the first switch that is seen: a thread may sleep for long after.
+            let mut give_rows = |session: &mut Session| {
+                if let Some(compiling) = compiling.take() {
+                    tables = compiling.join().ok();
+                }
+                let tables: &Option<Tables> = &tables;
+                tables.as_ref().map_or(Ok(()), |it| session.set_unwind(&it.store, &it.table))
+            };
+            Session::load(Settings { unwind: sizes, ..settings }, &mut give_rows)
+        })?;
+        let scheduler = Self {
             tables: tables.filter(|_| session.has_unwind()),
             stacks: HashMap::new(),
             dropped_stacks: 0,
@@ -66,7 +73,6 @@ impl Scheduler {
             comm: target.comm.clone(),
             has_ledger: false,
         };
-        scheduler.give_rows(&mut session)?;
         Ok((scheduler, session))
     }
 

@@ -160,6 +160,7 @@ impl RecordingBuilder {
     pub fn operation(&mut self, record: &OperationRecord) {
         let end_ns = record.start_ns.saturating_add(record.duration_ns);
         let called = as_called::operation(&self.header.trap_cost, record);
+        self.join_samples(&called);
         if !self.header.has_ledger {
             self.take(&called);
             return;
@@ -196,6 +197,7 @@ impl RecordingBuilder {
     /// Takes one record of a request. Records may come out of order.
     pub fn request(&mut self, record: &RequestRecord) {
         let record = as_called::request(&self.header.trap_cost, record);
+        self.join_samples(&record.call);
         self.take(&record.call);
         let row = self.row(record.call.operation, record.call.algorithm);
         self.rows[row].request(&record);
@@ -211,6 +213,12 @@ impl RecordingBuilder {
             self.turn_to(offset_ns)
         };
         self.rows[row].record(record, late);
+    }
+
+    /// Tells the samples of a call that it completed, before there are any of its thread's next one.
+    #[inline]
+    fn join_samples(&mut self, record: &OperationRecord) {
+        let row = self.row(record.operation, record.algorithm);
         let is_operation = record.outcome != outcome::SIZE_QUERY;
         let algorithm = is_operation.then_some(self.rows[row].algorithm);
         self.samples.completed(record.tid, record.start_ns, record.duration_ns, algorithm);

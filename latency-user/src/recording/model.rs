@@ -357,8 +357,9 @@ impl Loss {
         recursion_misses: u64,
     ) -> Self {
         let counter = |counter: Counter| counters[counter as usize];
-        // A counter read too early must not make the loss negative.
-        let counted = counter(Counter::Completed).max(received);
+        // A counter read too early must not make the loss negative, or hide a part of it.
+        let at_least = received.saturating_add(counter(Counter::LostRingFull));
+        let counted = counter(Counter::Completed).max(at_least);
         let records = counted - received;
         let ring_full = counter(Counter::LostRingFull).min(records);
         Self {

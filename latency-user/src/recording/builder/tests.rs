@@ -206,7 +206,7 @@ fn loss_adds_up() {
     let mut builder = builder();
     (0..10).for_each(|_| builder.operation(&record(1, 1, outcome::SUCCESS)));
     for (completed, ring_full, expected) in
-        [(10, 0, (0, 0, 0)), (15, 5, (5, 5, 0)), (15, 3, (5, 3, 2)), (8, 1, (0, 0, 0))]
+        [(10, 0, (0, 0, 0)), (15, 5, (5, 5, 0)), (15, 3, (5, 3, 2)), (8, 1, (1, 1, 0))]
     {
         let mut finish = finish(SECOND, completed);
         finish.counters[Counter::LostRingFull as usize] = ring_full;
