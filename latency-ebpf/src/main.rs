@@ -81,7 +81,11 @@ pub fn trap_return(_ctx: RetProbeContext) -> u32 {
 pub fn trap_session(ctx: ProbeContext) -> u32 {
     // SAFETY: as for [`call_session`].
     let (function_ip, ip) = unsafe { (bpf_get_func_ip(ctx.as_ptr()), (*ctx.regs).rip) };
-    if function_ip == ip { trap::entered() } else { trap::returned() }
+    if function_ip == ip {
+        trap::entered()
+    } else {
+        trap::returned()
+    }
     0
 }
 

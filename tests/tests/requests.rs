@@ -94,6 +94,17 @@ fn lock_around_the_signature() {
     let own = truth.number("/lock/wait_total_ns");
     let measured = blocked + queued;
     assert!(measured.abs_diff(own) <= own / 20, "{measured} ns, {own} ns by the service's clock");
+    // And of single requests: the longest wait, and the slowest request, which is slow by it.
+    for (what, measured, own) in [
+        ("longest wait", number(lock, "/max_ns"), truth.number("/lock/wait_max_ns")),
+        (
+            "slowest request",
+            number(&report.json["operations"][0], "/latency_ns/max"),
+            truth.number("/requests/max_ns"),
+        ),
+    ] {
+        assert!(measured.abs_diff(own) <= own / 20, "{what}: {measured} ns, {own} ns by its clock");
+    }
     // The auditor waits for the lock as well, outside of requests.
     let of_lock = number(lock, "/total_ns");
     assert!(of_lock >= blocked - blocked / 20, "{of_lock} ns of {blocked} ns on this lock");
