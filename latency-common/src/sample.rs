@@ -5,12 +5,15 @@ pub const MAX_KERNEL_FRAMES: usize = 64;
 
 /// Bits of [`SampleRecord::flags`].
 pub mod sample_flag {
-    /// The thread was in the operation that `probe`, `operation` and `operation_start_ns` name.
+    /// The thread was in the operation that `probe`, `operation` and `operation_start_ns` name, or,
+    /// with [`IN_REQUEST`], in that request and in none of its operations.
     pub const IN_OPERATION: u8 = 1;
     /// The thread ran in the kernel.
     pub const KERNEL: u8 = 2;
     /// The thread was at a `pause` instruction: it spun.
     pub const PAUSE: u8 = 4;
+    /// See [`IN_OPERATION`].
+    pub const IN_REQUEST: u8 = 8;
 }
 
 /// Whether the 4 bytes of code around an interrupted thread's program counter, from 2 before it on,

@@ -24,7 +24,7 @@ use latency_common::unwind::{CaptureContext, StackEnd, hash_end, hash_frame};
 use crate::calls::{RECORDS, is_taking};
 use crate::counters::count;
 use crate::identity::Current;
-use crate::{threads, unwind};
+use crate::{globals, threads, unwind};
 
 /// A kernel stack in the making.
 #[map]
@@ -61,13 +61,18 @@ pub fn sample(ctx: &PerfEventContext) {
     if let Some(thread) = threads::get(current.kernel_tid()) {
         // SAFETY: a live map value of the thread that runs below this program; what is half written
         // of it has no start yet, or none any more.
-        let call = unsafe { &(*thread).call };
-        if call.start_ns != 0 {
-            let described = ProbeCookie::unpack(call.cookie);
-            record.flags |= sample_flag::IN_OPERATION;
+        let (call, request) = unsafe { (&(*thread).call, &(*thread).request) };
+        let (open, flags) = if call.start_ns != 0 || !globals::requests() {
+            (call, sample_flag::IN_OPERATION)
+        } else {
+            (request, sample_flag::IN_OPERATION | sample_flag::IN_REQUEST)
+        };
+        if open.start_ns != 0 {
+            let described = ProbeCookie::unpack(open.cookie);
+            record.flags |= flags;
             record.operation = described.operation;
             record.probe = described.probe;
-            record.operation_start_ns = call.start_ns;
+            record.operation_start_ns = open.start_ns;
         }
     }
     // Where the tick hit the kernel, the user stack is walked from the registers that the task

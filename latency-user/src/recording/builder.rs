@@ -3,7 +3,7 @@
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
 use latency_common::record::{
-    Inside, OperationRecord, RequestRecord, SlotKey, WaitRecord, outcome,
+    Inside, OperationRecord, RequestRecord, SlotKey, WaitRecord, kind, outcome,
 };
 use latency_common::sample::SampleRecord;
 
@@ -221,7 +221,8 @@ impl RecordingBuilder {
         let row = self.row(record.operation, record.algorithm);
         let is_operation = record.outcome != outcome::SIZE_QUERY;
         let algorithm = is_operation.then_some(self.rows[row].algorithm);
-        self.samples.completed(record.tid, record.start_ns, record.duration_ns, algorithm);
+        let scope = (record.tid, record.kind == kind::REQUEST);
+        self.samples.completed(scope, record.start_ns, record.duration_ns, algorithm);
     }
 
     /// Says that threads are sampled, how often each CPU is looked at, by what, and since when

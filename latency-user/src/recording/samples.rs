@@ -44,8 +44,8 @@ pub(super) struct Samples {
     pub(super) clock: Option<(u32, SampleClock, u64)>,
     groups: HashMap<Key, u64>,
     names: Names,
-    /// By thread.
-    pending: HashMap<u32, Pending>,
+    /// By thread, and whether it is in a request but in none of its operations.
+    pending: HashMap<(u32, bool), Pending>,
     received: u64,
     ungrouped: u64,
 }
@@ -69,12 +69,13 @@ impl Samples {
             self.count(key, 1);
             return;
         }
-        if self.pending.len() >= MAX_PENDING_THREADS && !self.pending.contains_key(&record.tid) {
+        let scope = (record.tid, record.flags & sample_flag::IN_REQUEST != 0);
+        if self.pending.len() >= MAX_PENDING_THREADS && !self.pending.contains_key(&scope) {
             for pending in std::mem::take(&mut self.pending).into_values() {
                 pending.samples.into_iter().for_each(|(key, samples)| self.count(key, samples));
             }
         }
-        let pending = self.pending.entry(record.tid).or_default();
+        let pending = self.pending.entry(scope).or_default();
         let mut before = HashMap::new();
         if pending.start_ns != record.operation_start_ns || pending.samples.len() >= MAX_PENDING {
             // The record of the operation before was lost, or there is none.
@@ -85,24 +86,31 @@ impl Samples {
         before.into_iter().for_each(|(key, samples)| self.count(key, samples));
     }
 
-    /// An operation of a thread completed, which had begun at `start_ns`. `algorithm` is `None`
+    /// An operation of a thread completed (`scope`: the thread, and whether it was a request), which
+    /// had begun at `start_ns`. `algorithm` is `None`
     /// where the call was no operation after all.
     #[inline]
     pub(super) fn completed(
         &mut self,
-        tid: u32,
+        scope: (u32, bool),
         start_ns: u64,
         duration_ns: u64,
         algorithm: Option<u32>,
     ) {
         if !self.pending.is_empty() {
-            self.settle(tid, start_ns, duration_ns, algorithm);
+            self.settle(scope, start_ns, duration_ns, algorithm);
         }
     }
 
     #[cold]
-    fn settle(&mut self, tid: u32, start_ns: u64, duration_ns: u64, algorithm: Option<u32>) {
-        let Some(pending) = self.pending.remove(&tid) else { return };
+    fn settle(
+        &mut self,
+        scope: (u32, bool),
+        start_ns: u64,
+        duration_ns: u64,
+        algorithm: Option<u32>,
+    ) {
+        let Some(pending) = self.pending.remove(&scope) else { return };
         let is_it = pending.start_ns == start_ns && algorithm.is_some();
         for (key, samples) in pending.samples {
             let key = if is_it {

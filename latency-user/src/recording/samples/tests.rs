@@ -35,7 +35,7 @@ fn joins_operations() {
     for record in [sample(1, 100, 7), sample(1, 100, 7), sample(1, 0, 8), sample(2, 100, 7)] {
         add(&mut samples, record);
     }
-    samples.completed(1, 100, 5_000, Some(4));
+    samples.completed((1, false), 100, 5_000, Some(4));
     let profile = profile(&samples);
     let of = |group: &SampleGroup| {
         let names =
@@ -60,11 +60,11 @@ fn lost_operations() {
     let mut samples = samples();
     add(&mut samples, sample(1, 100, 7));
     add(&mut samples, sample(1, 200, 7));
-    samples.completed(1, 200, 1, Some(4));
+    samples.completed((1, false), 200, 1, Some(4));
     add(&mut samples, sample(1, 300, 7));
-    samples.completed(1, 400, 1, Some(4));
+    samples.completed((1, false), 400, 1, Some(4));
     add(&mut samples, sample(1, 500, 7));
-    samples.completed(1, 500, 1, None);
+    samples.completed((1, false), 500, 1, None);
     let groups = profile(&samples).groups;
     let counts: Vec<_> = groups.iter().map(|group| (&group.algorithm, group.samples)).collect();
     assert_eq!(counts, [(&None, 3), (&Some("a4".into()), 1)]);
@@ -91,4 +91,32 @@ fn bounds() {
 #[test]
 fn not_sampled() {
     assert_eq!(Samples::default().folded(|_| String::new(), |_| String::new()), None);
+}
+
+/// Check that samples around the operations of a request wait for the request, while operations
+/// inside it come and go.
+#[test]
+fn around_operations() {
+    let mut samples = Samples { clock: Some((99, SampleClock::CpuClock, 0)), ..Samples::default() };
+    let flags = sample_flag::IN_OPERATION;
+    let request = SampleRecord {
+        tid: 1,
+        flags: flags | sample_flag::IN_REQUEST,
+        operation: 2,
+        operation_start_ns: 100,
+        ..SampleRecord::default()
+    };
+    let inside = SampleRecord { flags, operation: 0, operation_start_ns: 200, ..request };
+    for record in [&request, &inside, &request] {
+        samples.add(record, &mut |_| "t".into());
+    }
+    samples.completed((1, false), 200, 50, Some(4));
+    samples.completed((1, true), 100, 1_000, Some(0));
+    let profile = samples.folded(|it| it.to_string(), |it| it.to_string()).expect("sampled");
+    let groups: Vec<_> = profile
+        .groups
+        .iter()
+        .map(|it| (it.operation.as_deref(), it.duration_log2, it.samples))
+        .collect();
+    assert_eq!(groups, [(Some("2"), Some(9), 2), (Some("0"), Some(5), 1)]);
 }

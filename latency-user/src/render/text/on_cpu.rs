@@ -17,7 +17,7 @@ pub(super) fn categories(report: &Report, style: Style) -> String {
     let lines: Vec<(String, Vec<String>)> = titled
         .filter_map(|operation| {
             let categories = operation.on_cpu_categories.as_ref()?;
-            Some((printable(&operation.title()), parts(categories)))
+            Some((printable(&operation.title()), parts(categories, operation.is_request)))
         })
         .collect();
     if lines.is_empty() {
@@ -58,8 +58,11 @@ fn wrapped(beginning: &str, parts: &[String]) -> String {
 }
 
 /// How the samples of an operation divide, the largest share first.
-fn parts(categories: &OnCpuCategories) -> Vec<String> {
-    let samples = plural(categories.samples, "sample", "samples");
+fn parts(categories: &OnCpuCategories, is_request: bool) -> Vec<String> {
+    let mut samples = plural(categories.samples, "sample", "samples");
+    if is_request {
+        samples.push_str(" around its operations");
+    }
     if !categories.is_enough {
         let least = grouped(MIN_SAMPLES);
         return vec![format!("{samples}: too few to tell ({least} are needed)")];
