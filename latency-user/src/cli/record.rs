@@ -495,7 +495,7 @@ impl Tracing<'_> {
             path.display(),
             path.display()
         ));
-        if self.args.stacks {
+        if self.args.stacks() {
             let path = path.display();
             self.printer.message(&format!("flame graphs: `latency flame {path} --view locks`"));
         }
