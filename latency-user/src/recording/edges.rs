@@ -17,6 +17,9 @@ use latency_common::record::{OperationRecord, WaitRecord, wait_flag};
 const TRAMPOLINE_BYTES: u32 = 48;
 /// From the switch to the program's clock, or from that to the switch, it never takes longer.
 const NEAR_NS: u64 = 20_000;
+/// So soon after the program's clock, a thread is still on its way back, wherever its user registers
+/// say that it is: while the return probe is handled, they are the caller's already.
+const STILL_INSIDE_NS: u64 = 300;
 const PAGE_MASK: u32 = 0xfff;
 /// So many threads are followed; a service may start one for each request.
 const MAX_THREADS: usize = 16 << 10;
@@ -50,7 +53,8 @@ impl Edges {
         if let (Some((from_ns, to_ns, at)), Some(site)) = (thread.preempted.take(), site_offset)
             && let Some(gap_ns) = record.start_ns.checked_sub(to_ns)
             && gap_ns <= NEAR_NS
-            && at == (site as u32).wrapping_add(1) & PAGE_MASK
+            // At the breakpoint, or behind it: where the kernel was in handling it decides.
+            && (at.wrapping_sub(site as u32) & PAGE_MASK) <= 1
         {
             // The start stays: others refer to the operation by it.
             lengthen(&mut record, to_ns.saturating_sub(from_ns));
@@ -70,7 +74,8 @@ impl Edges {
         thread.preempted = is_told.then_some((record.start_ns, to_ns, at));
         let (mut held, end_ns) = thread.held.take()?;
         let gap_ns = record.start_ns.checked_sub(end_ns);
-        if is_told && at < TRAMPOLINE_BYTES && gap_ns.is_some_and(|gap_ns| gap_ns <= NEAR_NS) {
+        let near_ns = if at < TRAMPOLINE_BYTES { NEAR_NS } else { STILL_INSIDE_NS };
+        if is_told && gap_ns.is_some_and(|gap_ns| gap_ns <= near_ns) {
             lengthen(&mut held, record.run_queue_ns);
         }
         Some(held)
@@ -150,7 +155,9 @@ mod tests {
             durations(edges.drain())
         };
         assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37b1)), [4_030_000]);
-        assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37b0)), [30_000], "elsewhere");
+        assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37b0)), [4_030_000]);
+        assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37b2)), [30_000], "elsewhere");
+        assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37af)), [30_000], "elsewhere");
         assert_eq!(hold(preempted(100_000, 3_000_000, 0x7f12_37b1)), [30_000], "long before");
         let inside = WaitRecord {
             flags: wait_flag::IP_READ | wait_flag::IN_OPERATION,
@@ -170,6 +177,7 @@ mod tests {
         };
         assert_eq!(hold(preempted(31_000, 4_000_000, 0x7fff_f00d)), [4_020_000]);
         assert_eq!(hold(preempted(31_000, 4_000_000, 0x7fff_f40d)), [20_000], "elsewhere");
+        assert_eq!(hold(preempted(30_200, 4_000_000, 0x7fff_f40d)), [4_020_000], "at once");
         assert_eq!(hold(preempted(61_000, 4_000_000, 0x7fff_f00d)), [20_000], "later");
         let sleep = WaitRecord {
             reason: off_cpu::SLEEP as u8,
