@@ -145,7 +145,6 @@ pub struct Session {
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     slots: u32,
     trap_cost: TrapCost,
-    trap_links: trap::Links,
     scheduler: scheduler::Scheduler,
     unwind: UnwindMaps,
     has_unwind: bool,
@@ -251,7 +250,6 @@ impl Session {
             logger,
             slots,
             trap_cost: TrapCost::default(),
-            trap_links: trap::Links::default(),
             scheduler,
             unwind: UnwindMaps::default(),
             has_unwind: unwind.is_some(),
@@ -326,8 +324,8 @@ impl Session {
     /// own; zeroes if that cannot be done. Takes some ten milliseconds.
     pub fn measure_trap_cost(&mut self) -> TrapCost {
         // Without it durations are a little short; that is no reason not to trace.
-        match trap::measure(&mut self.ebpf, &mut self.object, self.mode) {
-            Ok((cost, links)) => (self.trap_cost, self.trap_links) = (cost, links),
+        match trap::measure(self) {
+            Ok(cost) => self.trap_cost = cost,
             Err(error) => log::debug!("the cost of a trap is not known: {error}"),
         }
         self.trap_cost
@@ -355,15 +353,18 @@ impl Session {
         }
         // The file is attached by the inode that is open, whatever its path leads to now.
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let pid = self.settings.pid;
         match self.mode {
-            Mode::Session => self.attach_multi(&path, sites, object::SESSION),
-            Mode::Multi => self.attach_multi(&path, sites, object::MULTI),
-            Mode::Perf => self.attach_perf(&path, sites),
+            Mode::Session => self.attach_multi(pid, &path, sites, object::SESSION),
+            Mode::Multi => self.attach_multi(pid, &path, sites, object::MULTI),
+            Mode::Perf => self.attach_perf(pid, &path, sites, ["call_return", "call_entry"]),
         }
     }
 
+    /// Attaches by uprobe-multi links, for the threads of `pid` alone.
     fn attach_multi(
         &mut self,
+        pid: u32,
         path: &std::path::Path,
         sites: &[Site],
         kinds: &[object::Kind],
@@ -378,7 +379,7 @@ impl Session {
                 attach_type,
                 kind.is_return,
                 path,
-                self.settings.pid,
+                pid,
                 sites,
             )?);
         }
@@ -386,10 +387,17 @@ impl Session {
         Ok(())
     }
 
-    fn attach_perf(&mut self, path: &std::path::Path, sites: &[Site]) -> Result<(), AttachError> {
-        let pid = std::num::NonZeroU32::new(self.settings.pid)
+    /// Attaches by perf events: the program for returns, and the one for entries.
+    fn attach_perf(
+        &mut self,
+        pid: u32,
+        path: &std::path::Path,
+        sites: &[Site],
+        names: [&'static str; 2],
+    ) -> Result<(), AttachError> {
+        let pid = std::num::NonZeroU32::new(pid)
             .ok_or_else(|| AttachError::Object("PID 0 cannot be traced".into()))?;
-        for name in ["call_return", "call_entry"] {
+        for name in names {
             let program: &mut UProbe = object::program(&mut self.ebpf, name)?;
             match program.load() {
                 Ok(()) | Err(aya::programs::ProgramError::AlreadyLoaded) => {}

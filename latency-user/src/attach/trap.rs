@@ -4,20 +4,16 @@
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 
-use aya::Ebpf;
 use aya::maps::Array;
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
-use aya::programs::{ProgramError, UProbe};
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use serde::{Deserialize, Serialize};
 
-use super::object::{self, Programs};
 use super::scheduler::monotonic_ns;
-use super::{AttachError, Mode, Site, syscalls};
+use super::{AttachError, Mode, Session, Site, object};
 use crate::target::parse_maps;
 
 /// Calls measured with hot caches, and with cold ones.
@@ -80,57 +76,26 @@ impl TrapCost {
     }
 }
 
-/// The links that keep the measured function probed; closing them takes as long as any, so that
-/// they are best closed with the others.
-#[derive(Default)]
-pub struct Links(Vec<OwnedFd>);
-
-/// Measures the cost of probes of this mode. Takes about ten milliseconds.
+/// Measures the cost of probes in the session's mode. Takes about ten milliseconds. The function
+/// stays probed as long as the session lives: closing a link takes as long as any, and is best done
+/// with the others.
 ///
 /// # Errors
 /// The kernel refused the probes.
-pub fn measure(
-    ebpf: &mut Ebpf,
-    programs: &mut Programs,
-    mode: Mode,
-) -> Result<(TrapCost, Links), AttachError> {
+pub fn measure(session: &mut Session) -> Result<TrapCost, AttachError> {
     let Some((file, offset)) = own_function() else {
         return Err(AttachError::Object("the tracer's own executable cannot be found".into()));
     };
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let site = Site { offset, cookie: 0 };
-    let mut links = Links::default();
-    match mode {
-        Mode::Session | Mode::Multi => {
-            let kinds =
-                if mode == Mode::Session { object::TRAP_SESSION } else { object::TRAP_MULTI };
-            for kind in kinds {
-                let syscalls::Purpose::Uprobe(attach_type) = kind.purpose else { continue };
-                links.0.push(syscalls::attach_uprobe_multi(
-                    programs.load(*kind)?,
-                    attach_type,
-                    kind.is_return,
-                    &path,
-                    std::process::id(),
-                    std::slice::from_ref(&site),
-                )?);
-            }
-        }
-        Mode::Perf => {
-            for name in ["trap_return", "trap_entry"] {
-                let program: &mut UProbe = object::program(ebpf, name)?;
-                let explain = |error: ProgramError| object::explain_program(name, error);
-                program.load().map_err(explain)?;
-                let point = UProbeAttachPoint {
-                    location: UProbeAttachLocation::AbsoluteOffset(offset),
-                    cookie: None,
-                };
-                program.attach(point, &path, UProbeScope::CallingProcess).map_err(explain)?;
-            }
-        }
+    let (own, sites) = (std::process::id(), [Site { offset, cookie: 0 }]);
+    match session.mode {
+        Mode::Session => session.attach_multi(own, &path, &sites, object::TRAP_SESSION)?,
+        Mode::Multi => session.attach_multi(own, &path, &sites, object::TRAP_MULTI)?,
+        Mode::Perf => session.attach_perf(own, &path, &sites, ["trap_return", "trap_entry"])?,
     }
     let broken = |error: &dyn std::fmt::Display| AttachError::Object(error.to_string());
-    let map = ebpf.map("TRAP_TIMES").ok_or_else(|| broken(&"the map TRAP_TIMES is missing"))?;
+    let map =
+        session.ebpf.map("TRAP_TIMES").ok_or_else(|| broken(&"the map TRAP_TIMES is missing"))?;
     let times: Array<_, u64> = Array::try_from(map).map_err(|error| broken(&error))?;
     let time = |index| times.get(&index, 0).map_err(|error| broken(&error));
     let mut work = Work::new();
@@ -162,7 +127,7 @@ pub fn measure(
         cold_pair_ns: median(&mut cold_pair),
     };
     log::debug!("probes cost their caller {cost:?}");
-    Ok((cost, links))
+    Ok(cost)
 }
 
 fn median(values: &mut [u64]) -> u64 {
