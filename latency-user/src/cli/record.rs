@@ -255,7 +255,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
             _ = pidfd.readable() => break EndedBy::TargetExit,
         }
     };
-    tracing.finish(ended_by, command.as_deref_mut(), file, &path).await?;
+    tracing.finish(ended_by, command.as_deref_mut(), file, &path)?;
     let Some(started) = command else { return Ok(0) };
     // The exit status passed through is the command's, whatever ended the tracing. Another signal
     // ends the waiting.
@@ -394,7 +394,6 @@ impl Tracing<'_> {
 
     /// Prints the report as it stands.
     fn interim(&mut self) -> Result<()> {
-        self.drain();
         let recording = self.recording(EndedBy::Interim, None)?;
         self.printer.clear();
         let page = render(&recording, self.args.format, super::colour(&std::io::stdout()))?;
@@ -463,7 +462,7 @@ impl Tracing<'_> {
         Ok(recording)
     }
 
-    async fn finish(
+    fn finish(
         mut self,
         ended_by: EndedBy,
         command: Option<&mut Started>,
@@ -471,8 +470,6 @@ impl Tracing<'_> {
         path: &std::path::Path,
     ) -> Result<()> {
         self.session.set_taking(false)?;
-        let (completed, _) = self.session.completed_and_lost()?;
-        self.drain_to(completed)?;
         let exit_status = match command {
             Some(started) if ended_by == EndedBy::TargetExit => Some(started.wait()?),
             Some(started) => started.try_wait()?,

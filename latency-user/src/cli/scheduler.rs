@@ -55,14 +55,13 @@ impl Scheduler {
                 scope.spawn(move || Tables::of(target, Limits { rows: sizes.words() }))
             });
             // The rows come before the first switch that is seen: a thread may sleep for long after.
-            let mut give_rows = |session: &mut Session| {
+            let mut prepare = |session: &mut Session| {
                 if let Some(compiling) = compiling.take() {
                     tables = compiling.join().ok();
                 }
-                let tables: &Option<Tables> = &tables;
-                tables.as_ref().map_or(Ok(()), |it| session.set_unwind(&it.store, &it.table))
+                give_rows(tables.as_ref(), session)
             };
-            Session::load(Settings { unwind: sizes, ..settings }, &mut give_rows)
+            Session::load(Settings { unwind: sizes, ..settings }, &mut prepare)
         })?;
         let scheduler = Self {
             tables: tables.filter(|_| session.has_unwind()),
@@ -81,36 +80,23 @@ impl Scheduler {
         self.names.see(target);
     }
 
-    /// Hands the rows to the kernel side.
-    fn give_rows(&mut self, session: &mut Session) -> Result<(), AttachError> {
-        match &self.tables {
-            Some(tables) => session.set_unwind(&tables.store, &tables.table),
-            None => Ok(()),
-        }
-    }
-
-    /// Does it again for what was mapped since.
+    /// Compiles the rows of what was mapped since, and hands them to the kernel side.
     ///
     /// # Errors
     /// The maps cannot be written.
     pub fn refresh(&mut self, target: &Target, session: &mut Session) -> Result<(), AttachError> {
         let changed = self.tables.as_mut().is_some_and(|tables| tables.refresh(target));
-        if changed { self.give_rows(session) } else { Ok(()) }
+        give_rows(self.tables.as_ref().filter(|_| changed), session)
     }
 
     /// Takes a record that is no operation.
     pub fn take(&mut self, record: &Record, builder: &mut RecordingBuilder) {
         match record {
             Record::Wait(wait) => {
-                let pid = self.pid;
-                // A thread that is gone had, most likely, its process's name.
-                let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
-                builder.wait(wait, &mut name, &|tid| is_thread_of(pid, tid));
+                builder.wait(wait, &mut |tid| self.name_of(tid), &|tid| self.has_thread(tid));
             }
             Record::Sample(sample) => {
-                let pid = self.pid;
-                let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
-                builder.sample(sample, &mut name);
+                builder.sample(sample, &mut |tid| self.name_of(tid));
             }
             Record::Stack(stack) if self.stacks.len() < MAX_STACKS => {
                 self.stacks.insert(stack.id, stack.clone());
@@ -138,11 +124,20 @@ impl Scheduler {
             .into_iter()
             .filter(|task| !known.contains(&task.tid))
             .map(|task| since_before(&task, start_ns, now_ns));
-        let pid = self.pid;
-        for record in seen.chain(unseen).collect::<Vec<_>>() {
-            let mut name = |tid| comm_of(pid, tid).unwrap_or_else(|| self.comm.clone());
-            builder.wait_in_progress(&record, &mut name, &|tid| is_thread_of(pid, tid));
+        for record in seen.chain(unseen) {
+            let (mut name, live) = (|tid| self.name_of(tid), |tid| self.has_thread(tid));
+            builder.wait_in_progress(&record, &mut name, &live);
         }
+    }
+
+    /// The name of a thread: one that is gone had, most likely, its process's.
+    fn name_of(&self, tid: u32) -> String {
+        comm_of(self.pid, tid).unwrap_or_else(|| self.comm.clone())
+    }
+
+    /// Whether the target has such a thread now.
+    fn has_thread(&self, tid: u32) -> bool {
+        std::path::Path::new(&format!("/proc/{}/task/{tid}", self.pid)).exists()
     }
 
     /// Puts the stacks that the recording's waits and samples refer to into it, with names, and names its
@@ -204,6 +199,11 @@ impl Scheduler {
     }
 }
 
+/// Hands rows to the kernel side, if there are any.
+fn give_rows(tables: Option<&Tables>, session: &mut Session) -> Result<(), AttachError> {
+    tables.map_or(Ok(()), |tables| session.set_unwind(&tables.store, &tables.table))
+}
+
 /// The wait of a thread that has waited since before the trace.
 fn since_before(task: &WaitingTask, start_ns: u64, now_ns: u64) -> WaitRecord {
     let (syscall, [address, operation]) = task.syscall.unwrap_or((NO_SYSCALL, [0; 2]));
@@ -250,8 +250,4 @@ fn comm_of(pid: u32, tid: u32) -> Option<String> {
     // Any bytes are a name to the kernel.
     let text = String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes));
     Some(text.into_owned())
-}
-
-fn is_thread_of(pid: u32, tid: u32) -> bool {
-    std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }

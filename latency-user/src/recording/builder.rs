@@ -218,6 +218,9 @@ impl RecordingBuilder {
     /// Tells the samples of a call that it completed, before there are any of its thread's next one.
     #[inline]
     fn join_samples(&mut self, record: &OperationRecord) {
+        if !self.samples.has_pending() {
+            return;
+        }
         let row = self.row(record.operation, record.algorithm);
         let is_operation = record.outcome != outcome::SIZE_QUERY;
         let algorithm = is_operation.then_some(self.rows[row].algorithm);

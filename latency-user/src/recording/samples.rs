@@ -86,24 +86,14 @@ impl Samples {
         before.into_iter().for_each(|(key, samples)| self.count(key, samples));
     }
 
-    /// An operation of a thread completed (`scope`: the thread, and whether it was a request), which
-    /// had begun at `start_ns`. `algorithm` is `None`
-    /// where the call was no operation after all.
-    #[inline]
-    pub(super) fn completed(
-        &mut self,
-        scope: (u32, bool),
-        start_ns: u64,
-        duration_ns: u64,
-        algorithm: Option<u32>,
-    ) {
-        if !self.pending.is_empty() {
-            self.settle(scope, start_ns, duration_ns, algorithm);
-        }
+    /// Whether any sample waits for its operation to complete.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
-    #[cold]
-    fn settle(
+    /// An operation of a thread completed (`scope`: the thread, and whether it was a request), which
+    /// had begun at `start_ns`. `algorithm` is `None` where the call was no operation after all.
+    pub(super) fn completed(
         &mut self,
         scope: (u32, bool),
         start_ns: u64,
