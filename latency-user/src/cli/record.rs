@@ -18,7 +18,7 @@ use super::live::{Live, Printer};
 use super::report::{render, write_report};
 use super::scheduler::Scheduler;
 use super::{own, profile};
-use crate::attach::{self, Mode, Session, Settings, Site};
+use crate::attach::{self, KernelCounts, Mode, Session, Settings, Site};
 use crate::plan::{Options, Plan, UserProbe};
 use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
 use crate::stream::{Record, Stream};
@@ -37,7 +37,7 @@ const DRAIN_LIMIT: usize = 1 << 20;
 /// How often the target's mappings are read again, for libraries loaded since.
 const RESCAN_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long the end waits for calls being counted just then to arrive in the ring buffer.
+/// How long the end waits for open calls to complete, and for their records to arrive.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Runs `latency record` and returns the exit status.
@@ -400,25 +400,27 @@ impl Tracing<'_> {
         write_report(&page, self.args.pid.is_none())
     }
 
-    /// Drains until the records of so many completed calls have come or are lost; not for long.
-    fn drain_to(&mut self, completed: u64) -> Result<()> {
+    /// What the kernel side counted, with all its records drained. When no new calls are taken any
+    /// more, the open ones are given a moment to complete: else one could be in the records and not
+    /// in the counts.
+    fn settled_counts(&mut self, taking: bool) -> Result<KernelCounts> {
         let settled = Instant::now() + SETTLE;
         loop {
+            let counts = self.session.counts(self.plan.probes.len())?;
             self.drain();
-            let (_, lost) = self.session.completed_and_lost()?;
-            if self.stream.received() + lost >= completed || Instant::now() > settled {
-                return Ok(());
+            let lost = counts.get(Counter::LostRingFull);
+            let have_arrived = self.stream.received() + lost >= counts.get(Counter::Completed);
+            let stand_still = taking || counts.in_progress == 0;
+            if have_arrived && stand_still || Instant::now() > settled {
+                return Ok(counts);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(SETTLE / 40);
         }
     }
 
     /// The recording as it stands.
     fn recording(&mut self, ended_by: EndedBy, exit_status: Option<i32>) -> Result<Recording> {
-        let counts = self.session.counts(self.plan.probes.len())?;
-        // A call may have completed since the last look: what is counted has its record in the
-        // buffer, or will have it within microseconds.
-        self.drain_to(counts.get(Counter::Completed))?;
+        let counts = self.settled_counts(ended_by == EndedBy::Interim)?;
         let runs = self.session.program_runs();
         let files = &self.target.files;
         self.builder.set_skipped(
