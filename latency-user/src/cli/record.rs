@@ -401,19 +401,20 @@ impl Tracing<'_> {
     }
 
     /// What the kernel side counted, with all its records drained. When no new calls are taken any
-    /// more, the open ones are given a moment to complete: else one could be in the records and not
-    /// in the counts.
+    /// more, the open ones are given a moment to complete, and the counts are read once more when
+    /// none is left: else one could be in the records and not in the counts.
     fn settled_counts(&mut self, taking: bool) -> Result<KernelCounts> {
         let settled = Instant::now() + SETTLE;
+        let mut stand_still = taking;
         loop {
             let counts = self.session.counts(self.plan.probes.len())?;
             self.drain();
             let lost = counts.get(Counter::LostRingFull);
             let have_arrived = self.stream.received() + lost >= counts.get(Counter::Completed);
-            let stand_still = taking || counts.in_progress == 0;
             if have_arrived && stand_still || Instant::now() > settled {
                 return Ok(counts);
             }
+            stand_still |= counts.in_progress == 0;
             std::thread::sleep(SETTLE / 40);
         }
     }
