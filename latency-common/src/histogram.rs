@@ -24,11 +24,13 @@ pub struct KernelHistogram {
     pub sum_ns: u64,
     /// The largest value, in nanoseconds.
     pub max_ns: u64,
+    /// The bucket that the last value went to.
+    pub last_bucket: u64,
     /// Count per bucket, see [`bucket_of`].
     pub buckets: [u64; BUCKETS],
 }
 
-const _: () = assert!(size_of::<KernelHistogram>() == 16 + 8 * BUCKETS);
+const _: () = assert!(size_of::<KernelHistogram>() == 24 + 8 * BUCKETS);
 // The kernel refuses per-CPU values over PCPU_MIN_UNIT_SIZE, 32 KiB.
 const _: () = assert!(size_of::<KernelHistogram>() <= 32 << 10);
 

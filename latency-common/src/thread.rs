@@ -4,7 +4,7 @@ use crate::ledger::{Ledger, Timeline};
 use crate::operation::OpenCall;
 use crate::record::Inside;
 
-/// One thread: a value of the `THREADS` map. All zeros: nothing is known of it.
+/// One thread: a value of the `THREADS` array. All zeros: nothing is known of it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct ThreadState {
@@ -24,9 +24,13 @@ pub struct ThreadState {
     pub request_base: Ledger,
     /// What the operations inside the open request took so far.
     pub inside: Inside,
+    /// Its id in the initial PID namespace; 0: this entry is no thread's.
+    pub owner: u32,
+    #[doc(hidden)]
+    pub _pad: u32,
 }
 
-const _: () = assert!(size_of::<ThreadState>() == 40 + 112 + 40 + 24 + 80 + 40 + 80 + 176);
+const _: () = assert!(size_of::<ThreadState>() == 40 + 112 + 40 + 24 + 80 + 40 + 80 + 176 + 8);
 
 /// What is known of a wait when it begins.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

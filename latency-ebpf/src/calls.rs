@@ -9,7 +9,6 @@ use aya_ebpf::maps::{Array, RingBuf};
 use aya_log_ebpf::debug;
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
-use latency_common::ledger::Ledger;
 use latency_common::operation::{Entry, OpenCall, Return};
 use latency_common::probe::{ProbeCookie, is_request, probe_of};
 use latency_common::record::{OperationRecord, SlotKey, kind, outcome};
@@ -58,7 +57,7 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
         unsafe { requests::notice_abandoned(thread, cookie, sp) };
         if is_request(cookie) {
             // SAFETY: as above.
-            return unsafe { requests::enter(thread, cookie, sp, start_ns) };
+            return unsafe { requests::enter(thread, current.task, cookie, sp, start_ns) };
         }
     }
     // SAFETY: a part of a map value that only programs of this thread write.
@@ -78,15 +77,16 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
     // Last: it marks the call as open.
     // SAFETY: the current thread's entry.
     unsafe {
-        (*thread).call_base = threads::begin(thread, start_ns);
+        (*thread).call_base = threads::begin(thread, current.task, start_ns);
         (*thread).call.start_ns = start_ns;
     }
     false
 }
 
-/// Returns from a probed function.
+/// Returns from a probed function. `cookie` is asked for the probe's cookie only if there are
+/// requests: operations kept it at their entry.
 #[inline(always)]
-pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) {
+pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: impl FnOnce() -> u64) {
     let Some(current) = Current::in_target() else { return };
     let Some(thread) = threads::get(current.kernel_tid()) else {
         count(Counter::UnmatchedReturn);
@@ -97,6 +97,7 @@ pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) {
     // SAFETY: the kernel's copy of the registers.
     let regs = unsafe { &*regs };
     if globals::requests() {
+        let cookie = cookie();
         // SAFETY: the current thread's entry.
         unsafe { requests::notice_abandoned(thread, cookie, regs.rsp.wrapping_sub(8)) };
         if is_request(cookie) {
@@ -143,23 +144,23 @@ fn complete<C: EbpfContext>(
         outcome,
         algorithm: algorithm.0,
     });
-    let record = OperationRecord {
-        kind: kind::OPERATION,
-        probe: described.probe,
-        operation: described.operation,
-        outcome,
-        start_ns: call.start_ns,
-        duration_ns: 0,
-        tgid: current.tgid,
-        tid: current.tid,
-        algorithm: algorithm.0,
-        signature_bytes,
-        ledger: Ledger::default(),
-    };
     let mut entry = RECORDS.reserve::<OperationRecord>(0);
     let mut has_entry = 0_u64;
     if let Some(entry) = &mut entry {
-        entry.write(record);
+        let record = entry.as_mut_ptr();
+        // Field by field: of the whole, the compiler would have the ledger's 80 bytes zeroed one by
+        // one. SAFETY: room for a record; its other fields are written below.
+        unsafe {
+            (*record).kind = kind::OPERATION;
+            (*record).probe = described.probe;
+            (*record).operation = described.operation;
+            (*record).outcome = outcome;
+            (*record).start_ns = call.start_ns;
+            (*record).tgid = current.tgid;
+            (*record).tid = current.tid;
+            (*record).algorithm = algorithm.0;
+            (*record).signature_bytes = signature_bytes;
+        }
         has_entry = 1;
     }
     // SAFETY: no instruction. What is known of the number is hidden from the compiler, which would
@@ -167,14 +168,14 @@ fn complete<C: EbpfContext>(
     // miss its release.
     unsafe { core::arch::asm!("/* {0} */", inout(reg) has_entry, options(pure, nomem, nostack)) };
     if let Some(histogram) = histogram {
-        histograms::warm(histogram, elapsed_since(call.start_ns));
+        histograms::warm(histogram);
     }
     // Everything else is done, and what is written from here on is in the cache.
     // SAFETY: the current thread's entry.
     let (ledger, duration_ns) =
-        unsafe { threads::close(thread, call.start_ns, &(*thread).call_base) };
+        unsafe { threads::close(thread, current.task, call.start_ns, &(*thread).call_base) };
     if has_entry != 0 {
-        // SAFETY: there is one, as the number says, and its record was written whole above.
+        // SAFETY: there is one, as the number says, and the rest of its record was written above.
         unsafe {
             let mut entry = entry.unwrap_unchecked();
             (*entry.as_mut_ptr()).duration_ns = duration_ns;

@@ -8,6 +8,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::Array;
 
 use crate::globals;
+use crate::task::Task;
 
 /// `[0]`: the target's process id in the initial PID namespace, as its first probe hit told; for
 /// a tracer in another namespace, which cannot know it.
@@ -16,6 +17,8 @@ static TARGET_KERNEL_TGID: Array<u32> = Array::with_max_entries(1, 0);
 
 /// The current thread.
 pub struct Current {
+    /// Its task; [`Task::NONE`] where the offsets of its fields are not known.
+    pub task: Task,
     /// Process id.
     pub tgid: u32,
     /// Thread id.
@@ -33,22 +36,26 @@ impl Current {
     /// The current thread, whosever it is; zeros outside the tracer's PID namespace.
     #[inline(always)]
     pub fn any() -> Self {
+        let task = Task::current_or_none();
         let inode = globals::pid_namespace_inode();
-        if inode == 0 {
-            let ids = bpf_get_current_pid_tgid();
-            return Self { tgid: (ids >> 32) as u32, tid: ids as u32 };
+        if inode != 0 {
+            let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
+            // SAFETY: `info` is a valid buffer of the size given. On failure it is zeroed.
+            unsafe {
+                bpf_get_ns_current_pid_tgid(
+                    globals::pid_namespace_device(),
+                    inode,
+                    &raw mut info,
+                    size_of::<bpf_pidns_info>() as u32,
+                )
+            };
+            return Self { task, tgid: info.tgid, tid: info.pid };
         }
-        let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
-        // SAFETY: `info` is a valid buffer of the size given. On failure it is zeroed.
-        unsafe {
-            bpf_get_ns_current_pid_tgid(
-                globals::pid_namespace_device(),
-                inode,
-                &raw mut info,
-                size_of::<bpf_pidns_info>() as u32,
-            )
-        };
-        Self { tgid: info.tgid, tid: info.pid }
+        if globals::task_pid_offset() != 0 {
+            return Self { task, tgid: task.read(globals::task_tgid_offset()), tid: task.tid() };
+        }
+        let ids = bpf_get_current_pid_tgid();
+        Self { task, tgid: (ids >> 32) as u32, tid: ids as u32 }
     }
 
     /// This thread's id in the initial PID namespace, under which its state is kept: the

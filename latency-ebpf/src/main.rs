@@ -42,8 +42,7 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
 #[uretprobe]
 pub fn call_return(ctx: RetProbeContext) -> u32 {
     // SAFETY: as above.
-    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    calls::leave(&ctx, ctx.regs, cookie);
+    calls::leave(&ctx, ctx.regs, || unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
     0
 }
 
@@ -54,12 +53,12 @@ pub fn call_session(ctx: ProbeContext) -> u32 {
     // SAFETY: as above; `regs` points to the kernel's copy of the registers.
     let (function_ip, ip) = unsafe { (bpf_get_func_ip(ctx.as_ptr()), (*ctx.regs).rip) };
     // SAFETY: as above.
-    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let cookie = || unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     if function_ip != ip {
         calls::leave(&ctx, ctx.regs, cookie);
         return 0;
     }
-    calls::enter(&ctx, ctx.regs, cookie) as u32
+    calls::enter(&ctx, ctx.regs, cookie()) as u32
 }
 
 /// Entry of the tracer's own function that [`trap`] is about.

@@ -14,6 +14,7 @@ use latency_common::thread::ThreadState;
 use crate::calls::{RECORDS, returns_to_trampoline};
 use crate::counters::count;
 use crate::identity::Current;
+use crate::task::Task;
 use crate::{histograms, threads};
 
 /// Looks whether an entry or return at `sp` shows that the thread jumped out of its open request,
@@ -35,9 +36,15 @@ pub unsafe fn notice_abandoned(thread: *mut ThreadState, cookie: u64, sp: u64) {
 /// Enters a request function; true if it is nested in an open request.
 ///
 /// # Safety
-/// `thread` is the current thread's entry.
+/// `thread` is the current thread's entry, and `task` its task.
 #[inline(always)]
-pub unsafe fn enter(thread: *mut ThreadState, cookie: u64, sp: u64, start_ns: u64) -> bool {
+pub unsafe fn enter(
+    thread: *mut ThreadState,
+    task: Task,
+    cookie: u64,
+    sp: u64,
+    start_ns: u64,
+) -> bool {
     // SAFETY: as above.
     let request = unsafe { &mut (*thread).request };
     match request.enter(sp, cookie, |_| 0, || returns_to_trampoline(sp)) {
@@ -51,7 +58,7 @@ pub unsafe fn enter(thread: *mut ThreadState, cookie: u64, sp: u64, start_ns: u6
     // SAFETY: as above.
     unsafe {
         (*thread).inside = Inside::default();
-        (*thread).request_base = threads::begin(thread, start_ns);
+        (*thread).request_base = threads::begin(thread, task, start_ns);
         // Last: it marks the request as open.
         (*thread).request.start_ns = start_ns;
     }
@@ -103,8 +110,9 @@ fn complete(thread: *mut ThreadState, start_ns: u64, cookie: u64, tgid: u32, tid
     let histogram = histograms::find(SlotKey { operation, outcome: outcome::SUCCESS, algorithm });
     let entry = RECORDS.reserve::<RequestRecord>(0);
     // SAFETY: the current thread's entry.
-    let (ledger, duration_ns) =
-        unsafe { threads::close(thread, start_ns, &(*thread).request_base) };
+    let (ledger, duration_ns) = unsafe {
+        threads::close(thread, Task::current_or_none(), start_ns, &(*thread).request_base)
+    };
     match entry {
         Some(mut entry) => {
             let record = entry.as_mut_ptr();

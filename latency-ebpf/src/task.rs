@@ -15,6 +15,9 @@ const KERNEL_STACK_BYTES: u64 = 16 << 10;
 pub struct Task(*const u8);
 
 impl Task {
+    /// No task: nothing may be read of it.
+    pub const NONE: Self = Self(core::ptr::null());
+
     /// The task that a tracepoint passes.
     #[inline(always)]
     pub fn new(pointer: *const u8) -> Self {
@@ -28,11 +31,28 @@ impl Task {
         Self(unsafe { bpf_get_current_task_btf() }.cast::<u8>().cast_const())
     }
 
+    /// The running task, or [`Task::NONE`] where the offsets of its fields are not known.
+    #[inline(always)]
+    pub fn current_or_none() -> Self {
+        if globals::task_pid_offset() != 0 { Self::current() } else { Self::NONE }
+    }
+
     /// The field at `offset`, which the loader found.
     #[inline(always)]
     pub fn read(self, offset: u32) -> u32 {
         // SAFETY: the verifier checks that the task's structure has 4 bytes there.
         unsafe { core::ptr::read_volatile(self.0.add(offset as usize).cast::<u32>()) }
+    }
+
+    /// Its page faults so far: minor and major; zeros where they are not counted.
+    #[inline(always)]
+    pub fn faults(self) -> [u32; 2] {
+        let (minor, major) = (globals::task_min_flt_offset(), globals::task_maj_flt_offset());
+        if minor == 0 || major == 0 {
+            return [0; 2];
+        }
+        // The low halves of 64-bit counts.
+        [self.read(minor), self.read(major)]
     }
 
     /// Whether it is a thread of the process `tgid`, in the initial PID namespace.

@@ -6,9 +6,8 @@
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use aya_ebpf::helpers::generated::bpf_get_current_task_btf;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap};
+use aya_ebpf::maps::{Array, HashMap, Stack};
 use core::sync::atomic::{Ordering, compiler_fence};
 use latency_common::counter::Counter;
 use latency_common::ledger::{Ledger, off_cpu};
@@ -16,11 +15,34 @@ use latency_common::thread::ThreadState;
 
 use crate::calls::elapsed_since;
 use crate::counters::count;
+use crate::task::Task;
 use crate::{globals, sched};
 
-/// By thread id, in the initial PID namespace.
+/// By slot. The loader sets the size, of this and the two maps after it.
 #[map]
-static THREADS: HashMap<u32, ThreadState> = HashMap::with_max_entries(16_384, 0);
+static THREADS: Array<ThreadState> = Array::with_max_entries(16_384, 0);
+
+/// The slot of each thread, by its id in the initial PID namespace.
+#[map]
+static THREAD_SLOTS: HashMap<u32, u32> = HashMap::with_max_entries(16_384, 0);
+
+/// Slots whose thread has ended.
+#[map]
+static FREE_SLOTS: Stack<u32> = Stack::with_max_entries(16_384, 0);
+
+/// `[0]`: how many slots were ever in use, and how many there are; the loader sets both. Slot 0
+/// ([`NO_SLOT`]) is no thread's.
+#[map]
+static USED_SLOTS: Array<[u32; 2]> = Array::with_max_entries(1, 0);
+
+const NO_SLOT: u32 = 0;
+
+/// The slots found last, by the low bits of the thread id. Only a hint, which [`ThreadState::owner`]
+/// confirms: a look into an array costs next to nothing, one into a hash table some 60 ns, and an
+/// operation takes two.
+#[map]
+static RECENT_THREADS: Array<u32> = Array::with_max_entries(RECENT, 0);
+const RECENT: u32 = 4096;
 
 /// `[0]`: what a new entry holds, zeros. The programs' stacks have no room for so many.
 #[map]
@@ -33,30 +55,104 @@ const ATTEMPTS: u32 = 3;
 /// A thread's entry, if there is one.
 #[inline(always)]
 pub fn get(tid: u32) -> Option<*mut ThreadState> {
-    THREADS.get_ptr_mut(tid)
+    let recent = RECENT_THREADS.get_ptr_mut(tid % RECENT)?;
+    // SAFETY: map values just looked up.
+    if let Some(thread) = THREADS.get_ptr_mut(unsafe { *recent })
+        && unsafe { (*thread).owner } == tid
+        && tid != 0
+    {
+        return Some(thread);
+    }
+    // SAFETY: plain integers.
+    let slot = *unsafe { THREAD_SLOTS.get(tid) }?;
+    // SAFETY: as above.
+    unsafe { *recent = slot };
+    THREADS.get_ptr_mut(slot)
 }
 
 /// A thread's entry, new if there was none; `None` when the table is full.
 #[inline(always)]
 pub fn get_or_insert(tid: u32) -> Option<*mut ThreadState> {
-    if let Some(thread) = THREADS.get_ptr_mut(tid) {
+    if let Some(thread) = get(tid) {
         return Some(thread);
     }
-    // The thread's own switch may insert it first, inside of this program: then its entry counts.
-    if let Some(new) = NEW_THREAD.get(0) {
-        let _ = THREADS.insert(tid, new, BPF_NOEXIST.into());
+    match insert(tid) {
+        NO_SLOT => None,
+        slot => THREADS.get_ptr_mut(slot),
     }
-    let thread = THREADS.get_ptr_mut(tid);
-    if thread.is_none() {
+}
+
+/// Gives a thread a slot; [`NO_SLOT`] when the table is full. A function of its own: it is run once
+/// a thread, and the programs that might have to are large.
+#[inline(never)]
+fn insert(tid: u32) -> u32 {
+    let slot = match FREE_SLOTS.pop() {
+        Ok(Some(slot)) => slot,
+        _ => unused_slot(),
+    };
+    let (Some(thread), Some(new)) = (THREADS.get_ptr_mut(slot), NEW_THREAD.get(0)) else {
+        return NO_SLOT;
+    };
+    if slot == NO_SLOT {
         count(Counter::ThreadTableFull);
+        return NO_SLOT;
     }
-    thread
+    let _ = THREADS.set(slot, new, 0);
+    // SAFETY: a map value just looked up; the slot is nobody else's yet.
+    unsafe { (*thread).owner = tid };
+    if THREAD_SLOTS.insert(tid, slot, BPF_NOEXIST.into()).is_ok() {
+        return slot;
+    }
+    // The thread's own switch inserted it first, inside of this program: then that entry counts.
+    free(slot);
+    // SAFETY: plain integers.
+    match unsafe { THREAD_SLOTS.get(tid) } {
+        Some(slot) => *slot,
+        None => {
+            count(Counter::ThreadTableFull);
+            NO_SLOT
+        }
+    }
+}
+
+/// A slot that no thread ever had; [`NO_SLOT`] when there is none left.
+#[inline(always)]
+fn unused_slot() -> u32 {
+    let Some(used) = USED_SLOTS.get_ptr_mut(0) else { return NO_SLOT };
+    // SAFETY: a map value just looked up.
+    unsafe {
+        let [next, slots] = *used;
+        if next >= slots {
+            return NO_SLOT;
+        }
+        // As in `histograms`: not relaxed, so that it fetches. Several CPUs may pass the check at
+        // once, and get slots that are not there: `THREADS` has no such entry.
+        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::AcqRel }>(
+            used.cast::<u32>(),
+            1,
+        )
+    }
 }
 
 /// Forgets a thread.
 #[inline(always)]
 pub fn remove(tid: u32) {
-    let _ = THREADS.remove(tid);
+    // SAFETY: plain integers.
+    let Some(slot) = (unsafe { THREAD_SLOTS.get(tid) }).copied() else { return };
+    // Who deletes it owns the slot: the end of a thread is seen twice.
+    if THREAD_SLOTS.remove(tid).is_ok() {
+        free(slot);
+    }
+}
+
+#[inline(always)]
+fn free(slot: u32) {
+    if let Some(thread) = THREADS.get_ptr_mut(slot) {
+        // SAFETY: a map value just looked up.
+        unsafe { (*thread).owner = 0 };
+    }
+    // There is room for every slot.
+    let _ = FREE_SLOTS.push(slot, 0);
 }
 
 /// Looks whether the current thread's switch in was missed, and reports the wait before it: so
@@ -86,9 +182,9 @@ pub unsafe fn notice_missed_switch(thread: *mut ThreadState) {
 /// faults.
 ///
 /// # Safety
-/// `thread` is the current thread's entry.
+/// `thread` is the current thread's entry, and `task` its task.
 #[inline(always)]
-pub unsafe fn begin(thread: *mut ThreadState, start_ns: u64) -> Ledger {
+pub unsafe fn begin(thread: *mut ThreadState, task: Task, start_ns: u64) -> Ledger {
     if !globals::ledger() {
         return Ledger::default();
     }
@@ -103,7 +199,7 @@ pub unsafe fn begin(thread: *mut ThreadState, start_ns: u64) -> Ledger {
             break;
         }
     }
-    [base.minor_faults, base.major_faults] = faults();
+    [base.minor_faults, base.major_faults] = task.faults();
     base
 }
 
@@ -111,16 +207,21 @@ pub unsafe fn begin(thread: *mut ThreadState, start_ns: u64) -> Ledger {
 /// until now, in nanoseconds.
 ///
 /// # Safety
-/// `thread` is the current thread's entry.
+/// `thread` is the current thread's entry, and `task` its task.
 #[inline(always)]
-pub unsafe fn close(thread: *mut ThreadState, start_ns: u64, base: &Ledger) -> (Ledger, u64) {
+pub unsafe fn close(
+    thread: *mut ThreadState,
+    task: Task,
+    start_ns: u64,
+    base: &Ledger,
+) -> (Ledger, u64) {
     if !globals::ledger() {
         let duration_ns = elapsed_since(start_ns);
         return (Ledger::untold(duration_ns), duration_ns);
     }
     // SAFETY: as in `notice_missed_switch`.
     let thread = unsafe { &mut *thread };
-    let [minor_faults, major_faults] = faults();
+    let [minor_faults, major_faults] = task.faults();
     let mut closed = (Ledger::default(), start_ns);
     for _ in 0..ATTEMPTS {
         let sequence = sequence_of(thread);
@@ -141,22 +242,4 @@ fn sequence_of(thread: &ThreadState) -> u32 {
     let sequence = unsafe { core::ptr::read_volatile(&raw const thread.timeline.sequence) };
     compiler_fence(Ordering::SeqCst);
     sequence
-}
-
-/// Page faults of the current thread so far: minor and major.
-#[inline(always)]
-fn faults() -> [u32; 2] {
-    let (minor, major) = (globals::task_min_flt_offset(), globals::task_maj_flt_offset());
-    if minor == 0 || major == 0 {
-        return [0; 2];
-    }
-    // SAFETY: the kernel gives a pointer to the running task, whose fields lie at these offsets;
-    // the verifier checks them.
-    unsafe {
-        let task = bpf_get_current_task_btf().cast::<u8>();
-        [
-            core::ptr::read_volatile(task.add(minor as usize).cast::<u64>()) as u32,
-            core::ptr::read_volatile(task.add(major as usize).cast::<u64>()) as u32,
-        ]
-    }
 }

@@ -86,15 +86,18 @@ macro_rules! open {
     }};
 }
 
-/// Sets the slot allocator: slot 0 is for what finds no slot of its own.
-pub fn prepare(ebpf: &mut Ebpf, slots: u32) -> Result<(), AttachError> {
-    const NAME: &str = "SLOT_ALLOCATOR";
-    let map = ebpf
-        .map_mut(NAME)
-        .ok_or_else(|| AttachError::Object(format!("the map {NAME} is missing")))?;
-    let mut allocator: Array<_, [u32; 2]> =
-        Array::try_from(map).map_err(|error| broken(NAME, &error))?;
-    allocator.set(0, [OVERFLOW_SLOT + 1, slots], 0).map_err(|error| broken(NAME, &error))
+/// Sets the allocators of histograms and of threads. Slot 0 of the histograms is for what finds none
+/// of its own; that of the threads is nobody's.
+pub fn prepare(ebpf: &mut Ebpf, histograms: u32, threads: u32) -> Result<(), AttachError> {
+    for (name, slots) in [("SLOT_ALLOCATOR", histograms), ("USED_SLOTS", threads)] {
+        let map = ebpf
+            .map_mut(name)
+            .ok_or_else(|| AttachError::Object(format!("the map {name} is missing")))?;
+        let mut allocator: Array<_, [u32; 2]> =
+            Array::try_from(map).map_err(|error| broken(name, &error))?;
+        allocator.set(0, [OVERFLOW_SLOT + 1, slots], 0).map_err(|error| broken(name, &error))?;
+    }
+    Ok(())
 }
 
 /// Reads everything.
@@ -130,9 +133,15 @@ pub fn read(ebpf: &Ebpf, slots: u32, probes: u32) -> Result<KernelCounts, Attach
         }
     }
     counts.slots.sort_by_key(|slot| slot.key);
-    let threads: HashMap<_, u32, Thread> = open!(HashMap, ebpf, "THREADS");
-    // A thread that ends while the table is read leaves a gap, no error.
-    counts.threads = threads.iter().flatten().map(|(tid, Thread(thread))| (tid, thread)).collect();
+    let slots: HashMap<_, u32, u32> = open!(HashMap, ebpf, "THREAD_SLOTS");
+    let threads: Array<_, Thread> = open!(Array, ebpf, "THREADS");
+    for (tid, slot) in slots.iter().flatten() {
+        // A thread that ends while the table is read leaves a gap, or its slot to another.
+        let Thread(thread) = threads.get(&slot, 0).map_err(|error| broken("THREADS", &error))?;
+        if thread.owner == tid {
+            counts.threads.push((tid, thread));
+        }
+    }
     counts.threads.sort_unstable_by_key(|(tid, _)| *tid);
     let open = |(_, thread): &(u32, ThreadState)| {
         u64::from(thread.call.start_ns != 0) + u64::from(thread.request.start_ns != 0)

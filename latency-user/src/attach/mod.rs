@@ -221,13 +221,15 @@ impl Session {
             .override_global("REQUESTS", &requests, true)
             .map_max_entries("RECORDS", settings.ring_bytes)
             .map_max_entries("THREADS", threads)
+            .map_max_entries("THREAD_SLOTS", threads)
+            .map_max_entries("FREE_SLOTS", threads)
             .map_max_entries("PROBE_HITS", MAX_PROBES)
             .map_max_entries("HISTOGRAMS", slots)
             .map_max_entries("HISTOGRAM_SLOTS", slots)
             .load(OBJECT)
             .map_err(object::explain)?;
         let object = object::Programs::parse(OBJECT, &ebpf)?;
-        counts::prepare(&mut ebpf, slots)?;
+        counts::prepare(&mut ebpf, slots, threads)?;
         let logger = if settings.log {
             let logger: &'static dyn log::Log = log::logger();
             Some(aya_log::EbpfLogger::init_with_logger(&mut ebpf, logger).map_err(|error| {

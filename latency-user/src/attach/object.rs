@@ -215,9 +215,11 @@ where
 
 fn map_fd(map: &Map) -> Option<RawFd> {
     match map {
-        Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::RingBuf(data) => {
-            Some(data.fd().as_fd().as_raw_fd())
-        }
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::RingBuf(data)
+        | Map::Stack(data) => Some(data.fd().as_fd().as_raw_fd()),
         _ => None,
     }
 }

@@ -1,0 +1,116 @@
+/* hot: functions that do nothing, called as fast or as often as wanted, to tell what a probe costs.
+ *
+ * `hot FUNCTION CALLS` calls one of the functions below, and tells how long that took.
+ * Options: --threads N (each makes CALLS calls), --rate HZ (calls a second, of all threads together),
+ * --wait and --wait-end as in signloop. */
+#define _GNU_SOURCE
+#include "workload.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+
+#define MAX_THREADS 64
+#define NS_PER_SECOND UINT64_C(1000000000)
+
+/* Each begins in a way of its own: the first instruction decides what a probe on it costs. */
+#define FUNCTION(name, body) \
+    __asm__(".text\n.globl " #name "\n.type " #name ", @function\n.p2align 4\n" #name ":\n" body \
+            "\n.size " #name ", .-" #name "\n"); \
+    void name(uint64_t);
+FUNCTION(site_nop, "nop\nret")
+FUNCTION(site_push, "push %rbp\nmov %rsp, %rbp\npop %rbp\nret")
+FUNCTION(site_endbr_push, "endbr64\npush %rbp\nmov %rsp, %rbp\npop %rbp\nret")
+FUNCTION(site_mov_je, "mov %rdi, %rax\ntest %rax, %rax\nje 1f\nnop\n1: ret")
+FUNCTION(site_sub_rsp, "sub $24, %rsp\nmov %rdi, (%rsp)\nadd $24, %rsp\nret")
+
+static const struct {
+    const char *name;
+    void (*call)(uint64_t);
+} functions[] = {
+    { "site_nop", site_nop },
+    { "site_push", site_push },
+    { "site_endbr_push", site_endbr_push },
+    { "site_mov_je", site_mov_je },
+    { "site_sub_rsp", site_sub_rsp },
+};
+
+static void (*function)(uint64_t);
+static uint64_t calls, rate_of_thread;
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+static void *work(void *unused)
+{
+    uint64_t begin = now_ns();
+    for (uint64_t done = 0; done < calls;) {
+        uint64_t due = calls;
+        if (rate_of_thread != 0) {
+            /* In nanoseconds up to some months. */
+            due = (uint64_t)((double)(now_ns() - begin) / 1e9 * (double)rate_of_thread);
+            if (due > calls)
+                due = calls;
+        }
+        for (; done < due; done++)
+            function(done);
+        if (rate_of_thread != 0 && done < calls) {
+            struct timespec pause = { .tv_nsec = 500000 };
+            nanosleep(&pause, NULL);
+        }
+    }
+    return unused;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3)
+        die("Usage: hot FUNCTION CALLS [--threads N] [--rate HZ] [--wait] [--wait-end]");
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        if (strcmp(functions[i].name, argv[1]) == 0)
+            function = functions[i].call;
+    if (function == NULL)
+        die("no function %s", argv[1]);
+    calls = parse_count(argv[2], "CALLS");
+    unsigned long threads = 1, rate = 0;
+    int wait = 0, wait_end = 0;
+    for (int i = 3; i < argc; i++) {
+        if (strcmp(argv[i], "--wait") == 0)
+            wait = 1;
+        else if (strcmp(argv[i], "--wait-end") == 0)
+            wait_end = 1;
+        else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+            threads = parse_count(argv[++i], "--threads");
+        else if (strcmp(argv[i], "--rate") == 0 && i + 1 < argc)
+            rate = parse_count(argv[++i], "--rate");
+        else
+            die("unexpected argument '%s'", argv[i]);
+    }
+    if (threads == 0 || threads > MAX_THREADS)
+        die("--threads: 1 to %d", MAX_THREADS);
+    rate_of_thread = rate / threads;
+    if (rate != 0 && rate_of_thread == 0)
+        die("--rate: less than one a second and thread");
+    if (wait)
+        wait_for_line("hot: ready");
+
+    pthread_t others[MAX_THREADS];
+    uint64_t begin = now_ns();
+    for (unsigned long i = 1; i < threads; i++)
+        if (pthread_create(&others[i], NULL, work, NULL) != 0)
+            die("a thread cannot be started");
+    work(NULL);
+    for (unsigned long i = 1; i < threads; i++)
+        pthread_join(others[i], NULL);
+    uint64_t elapsed_ns = now_ns() - begin;
+    printf("{\"schema\":\"hot/1\",\"pid\":%d,\"calls\":%llu,\"elapsed_ns\":%llu}\n", (int)getpid(),
+           (unsigned long long)(calls * threads), (unsigned long long)elapsed_ns);
+    fflush(stdout);
+    if (wait_end)
+        wait_for_line("hot: done");
+    return 0;
+}
