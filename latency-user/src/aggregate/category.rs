@@ -10,6 +10,7 @@
 //! - what no rule fits is other time: the target's own code, and functions without a name.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -256,8 +257,8 @@ const RULES: &[Rule] = &[
 pub(crate) fn categorize(
     in_kernel: bool,
     is_spinning: bool,
-    kernel: &[Frame],
-    user: &[Frame],
+    kernel: &[Arc<Frame>],
+    user: &[Arc<Frame>],
     stop: &HashSet<&str>,
 ) -> Category {
     if is_spinning {

@@ -79,7 +79,10 @@ mod tests {
     #[test]
     fn own() {
         let stack = |frames: &[(Option<&str>, &str)]| Stack {
-            frames: frames.iter().map(|&(function, module)| frame(function, module)).collect(),
+            frames: frames
+                .iter()
+                .map(|&(function, module)| frame(function, module).into())
+                .collect(),
             ..Stack::default()
         };
         for (frames, expected) in [

@@ -13,13 +13,10 @@ use super::args::RecordArgs;
 use super::names::Names;
 use crate::attach::{self, AttachError, KernelCounts, Session, Settings, UnwindSizes};
 use crate::plan::unwind::{Limits, Tables};
-use crate::recording::{Recording, RecordingBuilder};
+use crate::recording::{MAX_STACKS, Recording, RecordingBuilder};
 use crate::stream::{Record, Stack};
 use crate::symbolize::{KernelSymbols, RawStack};
 use crate::target::{Target, WaitingTask, waiting_tasks};
-
-/// Most distinct stacks that are kept; the kernel side sends each once.
-const MAX_STACKS: usize = 65_536;
 
 /// Stacks and waits of one trace.
 pub struct Scheduler {

@@ -11,7 +11,7 @@
 //! ```
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -26,12 +26,15 @@ use super::model::Recording;
 /// The first bytes of a recording. The line end shows a transfer that "converts" text.
 pub const MAGIC: [u8; 8] = *b"LATREC\r\n";
 /// The format version this tool writes, and the newest it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const FLAG_INCOMPLETE: u32 = 1;
 const HEADER_BYTES: usize = 56;
+const BUFFER_BYTES: usize = 64 << 10;
+/// Of 1 to 9: what the end of a run waits for.
+const COMPRESSION_LEVEL: u32 = 3;
 /// A recording may decompress to this many bytes, so that a small file cannot exhaust memory.
-const MAX_JSON_BYTES: u64 = 1 << 30;
+const MAX_JSON_BYTES: u64 = 512 << 20;
 
 /// Why a recording could not be written. The cause is the error's source.
 #[derive(Debug, Error)]
@@ -252,8 +255,12 @@ fn header(flags: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 fn encode(recording: &Recording) -> io::Result<Vec<u8>> {
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-    serde_json::to_writer(&mut gzip, recording)?;
+    // The JSON comes in pieces of some bytes, and every one would cost the encoder a pass over its
+    // output's spare room: 10 s of 12 for a recording of 100,000 stacks.
+    let gzip = GzEncoder::new(Vec::new(), Compression::new(COMPRESSION_LEVEL));
+    let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, gzip);
+    serde_json::to_writer(&mut buffered, recording)?;
+    let gzip = buffered.into_inner().map_err(io::IntoInnerError::into_error)?;
     let payload = gzip.finish()?;
     let mut bytes = header(0, &payload);
     bytes.extend(payload);
@@ -310,11 +317,16 @@ fn decode(path: &Path, mut input: impl Read, max_json_bytes: u64) -> Result<Reco
         return Err(damaged("its checksum does not match"));
     }
     let mut json = GzDecoder::new(&payload[..]).take(max_json_bytes + 1);
-    let parsed = serde_json::from_reader(BufReader::new(&mut json));
+    let mut text = Vec::new();
+    let decompressed = json.read_to_end(&mut text);
     if json.limit() == 0 {
         return Err(ReadError::TooLarge { path: path() });
     }
-    let recording: Recording = parsed.map_err(|error| damaged(&error.to_string()))?;
+    decompressed.map_err(|error| damaged(&error.to_string()))?;
+    drop(payload);
+    // From memory it takes half the time that it takes from a reader.
+    let recording: Recording =
+        serde_json::from_slice(&text).map_err(|error| damaged(&error.to_string()))?;
     recording.validate().map_err(damaged)?;
     Ok(recording)
 }

@@ -21,6 +21,7 @@ mod row;
 #[cfg(test)]
 pub(crate) mod sample;
 mod samples;
+mod stack_table;
 mod waits;
 
 pub use builder::{Finish, Header, RecordingBuilder};
@@ -42,4 +43,5 @@ pub use model::{
 pub use off_cpu::{Frame, Reason, Stack, WaitGroup, Waker};
 pub use profile::{MAX_SAMPLE_GROUPS, Profile, SampleClock, SampleGroup};
 pub use request::{InnerOperation, RequestSums, RowRequest};
+pub use stack_table::MAX_STACKS;
 pub use waits::MAX_GROUPS;

@@ -11,6 +11,7 @@ use super::lock::{Lock, MAX_LOCKS};
 use super::off_cpu::{Stack, WaitGroup};
 use super::profile::Profile;
 use super::request::RowRequest;
+use super::waits::MAX_GROUPS;
 
 /// At most this many intervals are kept; see [`Recording::interval_ns`].
 pub const MAX_INTERVALS: usize = 600;
@@ -69,13 +70,13 @@ pub struct Recording {
     /// Calls of probed functions inside an operation, which are no operations of their own.
     pub nested_calls: u64,
     /// Time off the CPU, largest first; empty where the scheduler was not traced.
-    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
+    #[serde(default, deserialize_with = "super::capped::vec::<MAX_GROUPS, _, _>")]
     pub waits: Vec<WaitGroup>,
     /// What ran on the CPU; `None` where it was not sampled.
     #[serde(default)]
     pub profile: Option<Profile>,
     /// The stacks that the waits and samples refer to.
-    #[serde(default, deserialize_with = "super::capped::vec::<MAX_LIST, _, _>")]
+    #[serde(default, with = "super::stack_table")]
     pub stacks: Vec<Stack>,
     /// The locks waited for, longest wait first; empty where the scheduler was not traced.
     #[serde(default, deserialize_with = "super::capped::vec::<MAX_LOCKS, _, _>")]

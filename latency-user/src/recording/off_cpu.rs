@@ -1,5 +1,7 @@
 //! Time off the CPU: what the threads of the target waited for, and the stacks they waited in.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// Why a thread was off the CPU.
@@ -74,12 +76,12 @@ pub struct WaitGroup {
 
 /// A user stack, or the kernel's part of one, whose frames are of the module `[kernel]` or of one of
 /// the kernel's modules, such as `[ext4]`, and carry no addresses.
-#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Stack {
     /// Under which [`WaitGroup`] and [`super::SampleGroup`] refer to it.
     pub id: u64,
-    /// Frames, the innermost first.
-    pub frames: Vec<Frame>,
+    /// Frames, the innermost first. Many stacks have most of their frames in common.
+    pub frames: Vec<Arc<Frame>>,
     /// Why the stack does not reach the thread's start; `None` if it does.
     pub truncated: Option<String>,
     /// Whether frames were found by the frame pointer, where no unwind row was known: they may be
@@ -91,13 +93,16 @@ impl Stack {
     /// Forgets the lines of source, so that frames differ by function alone.
     pub fn forget_lines(&mut self) {
         for frame in &mut self.frames {
-            (frame.file, frame.line) = (None, None);
+            if frame.file.is_some() || frame.line.is_some() {
+                let frame = Arc::make_mut(frame);
+                (frame.file, frame.line) = (None, None);
+            }
         }
     }
 }
 
 /// One frame.
-#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Frame {
     /// The address in the target.
     pub address: u64,

@@ -200,7 +200,7 @@ fn stack(id: u64, frames: &[(&str, &str)]) -> Stack {
         module_address: 0x1000 + at as u64 * 16,
         ..Frame::default()
     });
-    Stack { id, frames: frames.collect(), ..Stack::default() }
+    Stack { id, frames: frames.map(Into::into).collect(), ..Stack::default() }
 }
 
 fn wait(reason: Reason, operation: Option<&str>, stack_id: u64, total_ns: u64) -> WaitGroup {

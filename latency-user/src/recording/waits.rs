@@ -17,7 +17,7 @@ use super::names::{CATCH_ALL_NAME, Names};
 use super::off_cpu::{Reason, WaitGroup, Waker};
 
 /// At most this many groups are in a recording.
-pub const MAX_GROUPS: usize = 64 << 10;
+pub const MAX_GROUPS: usize = 256 << 10;
 /// Of these, so many are for waits beyond the others: one for each reason, inside each operation
 /// and outside.
 const CATCH_ALL_GROUPS: usize = 5 * 257;

@@ -154,7 +154,7 @@ fn scope(options: &Options<'_>) -> String {
 }
 
 /// Which waits or samples these are, and how far the stacks can be trusted.
-fn subtitle(recording: &Recording, folded: &Folded, options: &Options<'_>) -> String {
+fn subtitle(recording: &Recording, folded: &Folded<'_>, options: &Options<'_>) -> String {
     let mut parts = vec![scope(options)];
     if let Some(profile) = recording.profile.as_ref().filter(|_| options.view == View::OnCpu) {
         let (samples, frequency_hz) = (folded.samples, profile.frequency_hz);

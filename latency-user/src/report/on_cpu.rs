@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -187,7 +188,7 @@ impl<'a> Judge<'a> {
         let judged = profile.groups.iter().filter_map(|group| {
             let stop = symbols.get(group.operation.as_deref()?).unwrap_or(&none);
             let stack = |id| stacks.get(&id).copied();
-            let frames = |id| stack(id).map_or(&[] as &[Frame], |stack| &stack.frames);
+            let frames = |id| stack(id).map_or(&[] as &[Arc<Frame>], |stack| &stack.frames);
             let category = categorize(
                 group.in_kernel,
                 group.is_spinning,

@@ -143,7 +143,7 @@ impl<'a> Stacks<'a> {
 
     pub(super) fn frames(&self, id: u64) -> Vec<String> {
         let frames = self.0.get(&id).map_or(&[][..], |stack| &stack.frames);
-        frames.iter().map(frame_text).collect()
+        frames.iter().map(|frame| frame_text(frame)).collect()
     }
 
     /// The function outside the C library with the longest waits, of stacks and wait times.

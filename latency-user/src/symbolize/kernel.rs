@@ -1,6 +1,7 @@
 //! Names for addresses in the kernel, from /proc/kallsyms.
 
 use std::fs;
+use std::sync::Arc;
 
 use super::RawStack;
 use crate::recording::{Frame, Stack};
@@ -158,7 +159,8 @@ impl KernelSymbols {
             let function = frame.function.filter(|_| !self.is_hidden());
             Frame { address: 0, module_address: 0, function, ..frame }
         };
-        let mut frames: Vec<Frame> = raw.frames.iter().enumerate().map(named).collect();
+        let mut frames: Vec<Arc<Frame>> =
+            raw.frames.iter().enumerate().map(named).map(Arc::new).collect();
         if self.is_hidden() {
             frames.truncate(1);
         }

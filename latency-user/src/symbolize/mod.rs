@@ -103,8 +103,8 @@ pub struct Symbolizer {
     /// Of each module, in the same order.
     images: Vec<ImageId>,
     read: HashMap<ImageId, Arc<Image>>,
-    /// By the address looked up. The modules are given by it, so it needs no second key.
-    frames: HashMap<u64, Vec<Frame>>,
+    /// By the address, and how far before it was looked.
+    frames: HashMap<(u64, u64), Vec<Arc<Frame>>>,
     /// Functions and lines from debug information, by the address looked up.
     sources: HashMap<u64, Vec<Source>>,
     /// Read anew for each list of stacks: code made at run time moves.
@@ -195,7 +195,8 @@ impl Symbolizer {
         let mut wanted: HashMap<ImageId, (usize, Vec<(u64, u64)>)> = HashMap::new();
         for (address, back) in raw.iter().flat_map(lookups) {
             let lookup = address - back;
-            let Some(at) = self.module_at(lookup).filter(|_| !self.frames.contains_key(&lookup))
+            let Some(at) =
+                self.module_at(lookup).filter(|_| !self.frames.contains_key(&(address, back)))
             else {
                 continue;
             };
@@ -226,22 +227,20 @@ impl Symbolizer {
 
     /// Names a frame, and the functions inlined there, the innermost first. `back` is how far before
     /// the address its instruction is looked for.
-    fn frames_at(&mut self, address: u64, back: u64) -> Vec<Frame> {
-        let lookup = address - back;
-        let mut frames = match self.frames.get(&lookup) {
-            Some(frames) => frames.clone(),
-            None => {
-                let frames = self.look_up(lookup);
-                // What is made at run time may be something else the next time.
-                if frames.iter().all(|frame| frame.module != JIT) {
-                    self.frames.insert(lookup, frames.clone());
-                }
-                frames
-            }
-        };
+    fn frames_at(&mut self, address: u64, back: u64) -> Vec<Arc<Frame>> {
+        if let Some(frames) = self.frames.get(&(address, back)) {
+            return frames.clone();
+        }
+        let mut frames = self.look_up(address - back);
+        // What is made at run time may be something else the next time.
+        let is_lasting = frames.iter().all(|frame| frame.module != JIT);
         for frame in &mut frames {
             frame.address = address;
             frame.module_address = frame.module_address.saturating_add(back);
+        }
+        let frames: Vec<_> = frames.into_iter().map(Arc::new).collect();
+        if is_lasting {
+            self.frames.insert((address, back), frames.clone());
         }
         frames
     }

@@ -62,7 +62,7 @@ fn own_process() {
     assert_eq!(libc.function.as_deref(), Some("getpid"));
     assert!(libc.module.starts_with("libc"), "{libc:?}");
     let nothing = Frame { address: 0x10, module_address: 0x10, ..Frame::default() };
-    assert_eq!(*unmapped, nothing);
+    assert_eq!(**unmapped, nothing);
 }
 
 /// Check that a return address is looked up in the call before it, and the innermost address is
@@ -204,7 +204,7 @@ fn remapped() {
     let names = |symbolizer: &mut Symbolizer| {
         let frames =
             symbolizer.resolve(&[stack(&[0x1000, 0x2800, 0x3800, 0x4801])]).remove(0).frames;
-        frames.into_iter().map(|frame| frame.module).collect::<Vec<_>>()
+        frames.into_iter().map(|frame| frame.module.clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(&mut symbolizer), ["a", "a", "b", "b"]);
     symbolizer.extend(vec![module(0x2000, 0x4000, "c"), module(9, 9, "empty")]);

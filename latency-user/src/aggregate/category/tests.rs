@@ -1,12 +1,12 @@
 use super::*;
 
-fn frames(frames: &[(&str, &str)]) -> Vec<Frame> {
+fn frames(frames: &[(&str, &str)]) -> Vec<Arc<Frame>> {
     let frame = |&(function, module): &(&str, &str)| Frame {
         function: (!function.is_empty()).then(|| function.to_owned()),
         module: module.to_owned(),
         ..Frame::default()
     };
-    frames.iter().map(frame).collect()
+    frames.iter().map(frame).map(Arc::new).collect()
 }
 
 fn user(stack: &[(&str, &str)]) -> Category {

@@ -75,7 +75,7 @@ fn settled(stacks: &[(&str, u64)]) -> Lock {
         .enumerate()
         .map(|(id, (function, _))| Stack {
             id: id as u64,
-            frames: vec![Frame { function: Some((*function).into()), ..Frame::default() }],
+            frames: vec![Frame { function: Some((*function).into()), ..Frame::default() }.into()],
             ..Stack::default()
         })
         .collect();

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::rc::Rc;
 
 use inferno::flamegraph;
 
@@ -53,14 +54,14 @@ impl Side<'_> {
 }
 
 /// By stack, the outermost frame first: nanoseconds an operation, before and after.
-type Differences = BTreeMap<Vec<String>, (u64, u64)>;
+type Differences = BTreeMap<Vec<Rc<str>>, (u64, u64)>;
 
 fn differences(before: &Side<'_>, after: &Side<'_>) -> Differences {
     let mut differences = Differences::new();
     for (side, is_after) in [(before, false), (after, true)] {
         let folded = Folded::new(side.recording, &side.options);
         for (stack, count) in folded.rounded(side.divisor()) {
-            let counts = differences.entry(stack.to_vec()).or_default();
+            let counts = differences.entry(stack).or_default();
             *(if is_after { &mut counts.1 } else { &mut counts.0 }) = count;
         }
     }

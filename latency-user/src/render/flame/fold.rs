@@ -1,15 +1,19 @@
 //! Waits and samples to folded stacks. Frames are escaped here and nowhere else.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use super::{Options, View};
 use crate::recording::{Frame, Profile, Reason, Recording, Stack, WaitGroup, Waker};
 
 /// Time per stack.
 #[derive(Default)]
-pub(super) struct Folded {
-    /// By frames, the outermost first: sorted as a tree.
-    stacks: BTreeMap<Vec<String>, u64>,
+pub(super) struct Folded<'a> {
+    labels: Labels<'a>,
+    /// By the frames' labels, the outermost first.
+    stacks: HashMap<Vec<u32>, u64>,
     /// Time in all of them, in nanoseconds.
     pub total_ns: u64,
     /// Of this, time in stacks that do not reach the thread's start.
@@ -24,10 +28,84 @@ pub(super) struct Folded {
 
 type Stacks<'a> = HashMap<u64, &'a Stack>;
 
-impl Folded {
+/// The frames' texts, each once: a hundred thousand stacks of one program have some hundred texts
+/// between them.
+#[derive(Default)]
+struct Labels<'a> {
+    texts: Vec<Rc<str>>,
+    ids: HashMap<Rc<str>, u32>,
+    /// Those of the frames of the recording, which are shared between its stacks.
+    of_frames: HashMap<(*const Frame, Level), u32>,
+    recording: PhantomData<&'a Recording>,
+}
+
+/// Whose frame it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Level {
+    User,
+    Kernel,
+}
+
+impl<'a> Labels<'a> {
+    fn id(&mut self, text: impl Into<Rc<str>>) -> u32 {
+        let text = text.into();
+        if let Some(&id) = self.ids.get(&text) {
+            return id;
+        }
+        let id = self.texts.len() as u32;
+        self.texts.push(Rc::clone(&text));
+        self.ids.insert(text, id);
+        id
+    }
+
+    fn of(&mut self, frame: &'a Arc<Frame>, side: Level) -> u32 {
+        // The recording is borrowed for as long as this lives: an address is one frame's.
+        let key = (Arc::as_ptr(frame), side);
+        if let Some(&id) = self.of_frames.get(&key) {
+            return id;
+        }
+        let text = match (side, &frame.function) {
+            (Level::User, _) => label(frame),
+            // With the mark that flame graphs know the kernel's frames by.
+            (Level::Kernel, Some(function)) => format!("{}_[k]", escaped(function)),
+            (Level::Kernel, None) => escaped(&frame.module),
+        };
+        let id = self.id(text);
+        self.of_frames.insert(key, id);
+        id
+    }
+
+    /// Appends a stack, from the root to the leaf.
+    fn push_stack(&mut self, frames: &mut Vec<u32>, stack: Option<&'a Stack>) {
+        let Some(stack) = stack else {
+            frames.push(self.id("[no stack]"));
+            return;
+        };
+        if let Some(reason) = &stack.truncated {
+            frames.push(self.id(format!("[truncated: {}]", escaped(reason))));
+        }
+        frames.extend(stack.frames.iter().rev().map(|frame| self.of(frame, Level::User)));
+    }
+
+    /// Appends whoever ended a wait: its stack from the leaf to the root, so that both leaves meet.
+    fn push_waker(&mut self, frames: &mut Vec<u32>, wait: &WaitGroup, stack: Option<&'a Stack>) {
+        match &wait.waker {
+            Waker::Thread { comm, .. } => {
+                let mut waker = vec![self.id(escaped(comm))];
+                self.push_stack(&mut waker, stack);
+                frames.extend(waker.into_iter().rev());
+            }
+            // The stack would be of whoever was interrupted.
+            Waker::Interrupt => frames.push(self.id("[interrupt]")),
+            Waker::Unknown => frames.push(self.id("[unknown waker]")),
+        }
+    }
+}
+
+impl<'a> Folded<'a> {
     /// Folds the waits, or the samples, that the options select.
-    pub fn new(recording: &Recording, options: &Options<'_>) -> Self {
-        let stacks: Stacks<'_> = recording.stacks.iter().map(|stack| (stack.id, stack)).collect();
+    pub fn new(recording: &'a Recording, options: &Options<'_>) -> Self {
+        let stacks: Stacks<'a> = recording.stacks.iter().map(|stack| (stack.id, stack)).collect();
         let mut folded = Self::default();
         if options.view == View::OnCpu {
             if let Some(profile) = &recording.profile {
@@ -37,39 +115,47 @@ impl Folded {
         }
         for wait in recording.waits.iter().filter(|wait| is_selected(wait, options)) {
             let stack = stacks.get(&wait.stack_id).copied();
-            let mut frames = vec![escaped(&wait.comm)];
-            push_stack(&mut frames, stack);
+            let mut frames = vec![folded.labels.id(escaped(&wait.comm))];
+            folded.labels.push_stack(&mut frames, stack);
             match options.view {
                 View::OnCpu => {}
                 View::OffCpu => {
                     for (leaf, time_ns) in
                         [(reason(wait.reason), wait.total_ns), ("[run queue]", wait.run_queue_ns)]
                     {
-                        let with_leaf = frames.iter().cloned().chain([leaf.to_owned()]).collect();
-                        folded.add(with_leaf, stack, time_ns);
+                        let leaf = folded.labels.id(leaf);
+                        frames.push(leaf);
+                        folded.add(&frames, stack, time_ns);
+                        frames.pop();
                     }
                 }
                 View::Locks => {
-                    frames.insert(0, lock_name(wait, options));
-                    folded.add(frames, stack, wait.total_ns);
+                    frames.insert(0, folded.labels.id(lock_name(wait, options)));
+                    folded.add(&frames, stack, wait.total_ns);
                 }
                 View::Wakers => {
-                    frames.push("--".into());
-                    push_waker(&mut frames, wait, stacks.get(&wait.waker_stack_id).copied());
-                    folded.add(frames, stack, wait.total_ns);
+                    frames.push(folded.labels.id("--"));
+                    let waker = stacks.get(&wait.waker_stack_id).copied();
+                    folded.labels.push_waker(&mut frames, wait, waker);
+                    folded.add(&frames, stack, wait.total_ns);
                 }
             }
         }
         folded
     }
 
-    fn add(&mut self, frames: Vec<String>, stack: Option<&Stack>, time_ns: u64) {
+    fn add(&mut self, frames: &[u32], stack: Option<&Stack>, time_ns: u64) {
         // Only a made-up recording comes to more than five centuries; no sum may overflow then.
         let time_ns = time_ns.min(u64::MAX - self.total_ns);
         if time_ns == 0 {
             return;
         }
-        *self.stacks.entry(frames).or_default() += time_ns;
+        match self.stacks.get_mut(frames) {
+            Some(sum_ns) => *sum_ns += time_ns,
+            None => {
+                self.stacks.insert(frames.to_owned(), time_ns);
+            }
+        }
         self.total_ns += time_ns;
         match stack {
             None => self.no_stack_ns += time_ns,
@@ -79,46 +165,68 @@ impl Folded {
         }
     }
 
-    fn samples(&mut self, profile: &Profile, stacks: &Stacks<'_>, options: &Options<'_>) {
+    fn samples(&mut self, profile: &Profile, stacks: &Stacks<'a>, options: &Options<'_>) {
         for group in &profile.groups {
             if !is_inside([group.operation.as_deref()], options) {
                 continue;
             }
             let stack = stacks.get(&group.stack_id).copied();
-            let mut frames = vec![escaped(&group.comm)];
-            push_stack(&mut frames, stack);
+            let mut frames = vec![self.labels.id(escaped(&group.comm))];
+            self.labels.push_stack(&mut frames, stack);
             let leaf = stack.and_then(|stack| stack.frames.first()).filter(|_| !group.in_kernel);
-            if let (Some(leaf), Some(last)) = (leaf.and_then(module_alone), frames.last_mut()) {
-                *last = leaf;
+            if let (Some(leaf), Some(last)) =
+                (leaf.and_then(|frame| module_alone(frame)), frames.last_mut())
+            {
+                *last = self.labels.id(leaf);
             }
             match stacks.get(&group.kernel_stack_id) {
-                Some(kernel) => push_kernel(&mut frames, kernel),
-                None if group.in_kernel => frames.push("[kernel]".into()),
+                Some(kernel) => {
+                    let inwards = kernel.frames.iter().rev();
+                    frames.extend(inwards.map(|frame| self.labels.of(frame, Level::Kernel)));
+                }
+                None if group.in_kernel => frames.push(self.labels.id("[kernel]")),
                 None => {}
             }
             self.samples = self.samples.saturating_add(group.samples);
-            self.add(frames, stack, group.samples.saturating_mul(profile.period_ns()));
+            self.add(&frames, stack, group.samples.saturating_mul(profile.period_ns()));
         }
     }
 
-    /// Stacks in folded form with their time in units of `unit_ns`, in the order of the tree. The
+    /// Stacks in folded form with their time in units of `unit_ns`, sorted by frame, as a tree. The
     /// times add up to the rounded total: each is cut to whole units, and those that are missing
     /// then go to the stacks that were cut the most. What comes to no unit is left out.
-    pub fn rounded(&self, unit_ns: u64) -> impl Iterator<Item = (&[String], u64)> {
+    pub fn rounded(self, unit_ns: u64) -> impl Iterator<Item = (Vec<Rc<str>>, u64)> {
+        let texts = self.labels.texts;
+        let mut in_order: Vec<u32> = (0..texts.len() as u32).collect();
+        in_order.sort_unstable_by_key(|&id| &texts[id as usize]);
+        let mut places = vec![0_u32; texts.len()];
+        for (place, &id) in (0_u32..).zip(&in_order) {
+            places[id as usize] = place;
+        }
+        // By the places of their frames: numbers compare faster than texts.
+        let mut stacks: Vec<(Vec<u32>, u64)> = self.stacks.into_iter().collect();
+        for id in stacks.iter_mut().flat_map(|(frames, _)| frames) {
+            *id = places[*id as usize];
+        }
+        stacks.sort_unstable();
+
         let unit_ns = unit_ns.max(1);
-        let cut_ns = move |time_ns: &u64| time_ns % unit_ns;
-        let cut: u128 = self.stacks.values().map(|time_ns| u128::from(cut_ns(time_ns))).sum();
+        let cut: u128 = stacks.iter().map(|(_, time_ns)| u128::from(time_ns % unit_ns)).sum();
         let missing = (cut + u128::from(unit_ns) / 2) / u128::from(unit_ns);
         let missing = usize::try_from(missing).unwrap_or(usize::MAX);
-        let mut by_cut: Vec<(usize, u64)> =
-            self.stacks.values().map(cut_ns).enumerate().filter(|(_, cut)| *cut > 0).collect();
+        let cuts = stacks.iter().map(|(_, time_ns)| time_ns % unit_ns).enumerate();
+        let mut by_cut: Vec<(usize, u64)> = cuts.filter(|(_, cut)| *cut > 0).collect();
         by_cut.sort_by_key(|&(at, cut)| (std::cmp::Reverse(cut), at));
-        let mut counts: Vec<u64> = self.stacks.values().map(|time_ns| time_ns / unit_ns).collect();
-        for &(at, _) in by_cut.iter().take(missing) {
-            counts[at] += 1;
+        for (_, time_ns) in &mut stacks {
+            *time_ns /= unit_ns;
         }
-        let stacks = self.stacks.keys().map(Vec::as_slice).zip(counts);
-        stacks.filter(|(_, count)| *count > 0)
+        for &(at, _) in by_cut.iter().take(missing) {
+            stacks[at].1 += 1;
+        }
+        stacks.into_iter().filter(|(_, count)| *count > 0).map(move |(frames, count)| {
+            let text = |&place: &u32| Rc::clone(&texts[in_order[place as usize] as usize]);
+            (frames.iter().map(text).collect(), count)
+        })
     }
 }
 
@@ -158,45 +266,11 @@ fn lock_name(wait: &WaitGroup, options: &Options<'_>) -> String {
     }
 }
 
-/// Appends a stack, from the root to the leaf.
-fn push_stack(frames: &mut Vec<String>, stack: Option<&Stack>) {
-    let Some(stack) = stack else {
-        frames.push("[no stack]".into());
-        return;
-    };
-    if let Some(reason) = &stack.truncated {
-        frames.push(format!("[truncated: {}]", escaped(reason)));
-    }
-    frames.extend(stack.frames.iter().rev().map(label));
-}
-
 /// A frame without a name as its module. Where a thread was interrupted, the address is another
 /// with almost each sample, and says nothing: a graph of them is a comb.
 fn module_alone(frame: &Frame) -> Option<String> {
     let module = frame.module.trim_start_matches('[').trim_end_matches(']');
     (frame.function.is_none() && !module.is_empty()).then(|| format!("[{}]", escaped(module)))
-}
-
-/// Appends the kernel's part of a stack, with the mark that flame graphs know it by.
-fn push_kernel(frames: &mut Vec<String>, stack: &Stack) {
-    frames.extend(stack.frames.iter().rev().map(|frame| match &frame.function {
-        Some(function) => format!("{}_[k]", escaped(function)),
-        None => escaped(&frame.module),
-    }));
-}
-
-/// Appends whoever ended a wait: its stack from the leaf to the root, so that both leaves meet.
-fn push_waker(frames: &mut Vec<String>, wait: &WaitGroup, stack: Option<&Stack>) {
-    match &wait.waker {
-        Waker::Thread { comm, .. } => {
-            let mut waker = vec![escaped(comm)];
-            push_stack(&mut waker, stack);
-            frames.extend(waker.into_iter().rev());
-        }
-        // The stack would be of whoever was interrupted.
-        Waker::Interrupt => frames.push("[interrupt]".into()),
-        Waker::Unknown => frames.push("[unknown waker]".into()),
-    }
 }
 
 fn label(frame: &Frame) -> String {

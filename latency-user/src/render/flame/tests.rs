@@ -3,18 +3,19 @@ use crate::recording::{
     Counts, Frame, Profile, Reason, Row, SampleGroup, Stack, WaitGroup, Waker, sample,
 };
 use crate::render::golden;
+use std::sync::Arc;
 
 const MILLISECOND: u64 = 1_000_000;
 
-fn frame(function: &str, module: &str, address: u64) -> Frame {
+fn frame(function: &str, module: &str, address: u64) -> Arc<Frame> {
     let function = Some(function.to_owned()).filter(|name| !name.is_empty());
-    Frame {
+    Arc::new(Frame {
         address,
         function,
         module: module.into(),
         module_address: address & 0xffff,
         ..Frame::default()
-    }
+    })
 }
 
 fn stack(id: u64, functions: &[&str]) -> Stack {
@@ -51,7 +52,7 @@ fn recording() -> Recording {
     let mut deep = stack(5, &["read", "Request::parse", "std::vector<int, std::allocator<int> >"]);
     deep.truncated = Some("no unwind row".into());
     let mut jit = stack(6, &["", "main", "_start"]);
-    jit.frames[0].module = String::new();
+    Arc::make_mut(&mut jit.frames[0]).module = String::new();
     jit.used_frame_pointer = true;
     let audit = Waker::Thread { tid: 4711, pid: 4242, comm: "audit 1".into() };
     let lock = WaitGroup {

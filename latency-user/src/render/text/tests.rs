@@ -69,7 +69,8 @@ fn many_locks() {
             lock.holders[0].comm = "\n".repeat(15);
             recording.locks.push(lock);
         }
-        recording.stacks[0].frames[2].function = Some("f".repeat(300));
+        std::sync::Arc::make_mut(&mut recording.stacks[0].frames[2]).function =
+            Some("f".repeat(300));
     });
     assert!(page.contains("\nand 11 more locks\n"), "{page}");
     assert!(page.contains("3 operations whose parts do not add up"), "{page}");

@@ -23,7 +23,7 @@ fn frames(workshop: &Workshop, origins: Origins) -> (Vec<Seen>, Vec<String>) {
     let stacks: Vec<_> = addresses.iter().map(|&address| super::stack(&[address])).collect();
     let stacks = symbolizer.resolve(&stacks);
     let deepest = stacks.iter().max_by_key(|stack| stack.frames.len()).unwrap();
-    (deepest.frames.iter().map(of).collect(), symbolizer.take_notes())
+    (deepest.frames.iter().map(|frame| of(frame)).collect(), symbolizer.take_notes())
 }
 
 fn expected() -> Vec<Seen> {

@@ -25,7 +25,7 @@ fn symbolizer(folder: &std::path::Path, uid: u32) -> Symbolizer {
 
 fn name(symbolizer: &mut Symbolizer, address: u64) -> (Option<String>, String) {
     let frame = symbolizer.resolve(&[super::stack(&[address])]).remove(0).frames.remove(0);
-    (frame.function, frame.module)
+    (frame.function.clone(), frame.module.clone())
 }
 
 /// Check that the map in the target's own root names code without a file, as it is at the time of
