@@ -1,16 +1,20 @@
 /* hot: functions that do nothing, called as fast or as often as wanted, to tell what a probe costs.
  *
- * `hot FUNCTION CALLS` calls one of the functions below, and tells how long that took.
- * Options: --threads N (each makes CALLS calls), --rate HZ (calls a second, of all threads together),
- * --wait and --wait-end as in signloop. */
+ * `hot FUNCTION CALLS` calls one of the functions below, and tells how long that took, and where in its
+ * file the function is.
+ * Options: --threads N (each makes CALLS calls; they are there before the word to start), --rate HZ
+ * (calls a second, of all threads together), --mappings N (so many further mappings of the program's own
+ * file), --wait and --wait-end as in signloop. */
 #define _GNU_SOURCE
 #include "workload.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <time.h>
 
-#define MAX_THREADS 64
+#define MAX_THREADS 4096
 #define NS_PER_SECOND UINT64_C(1000000000)
 
 /* Each begins in a way of its own: the first instruction decides what a probe on it costs. */
@@ -45,8 +49,11 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
 }
 
+static pthread_barrier_t start;
+
 static void *work(void *unused)
 {
+    pthread_barrier_wait(&start);
     uint64_t begin = now_ns();
     for (uint64_t done = 0; done < calls;) {
         uint64_t due = calls;
@@ -66,17 +73,48 @@ static void *work(void *unused)
     return unused;
 }
 
+/* Each apart from the last by a page, so that the kernel does not make them one. */
+static void map_own_file(unsigned long count)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    char *room = mmap(NULL, 2 * count * (size_t)page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (file < 0 || room == MAP_FAILED)
+        die("mapping: %s", strerror(errno));
+    for (unsigned long i = 0; i < count; i++)
+        if (mmap(room + 2 * i * (size_t)page, (size_t)page, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED,
+                 file, 0)
+            == MAP_FAILED)
+            die("mapping %lu: %s", i, strerror(errno));
+    close(file);
+}
+
+/* Where the function is in the program's file. */
+static unsigned long file_offset(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    unsigned long start, end, offset, address = (unsigned long)function;
+    char line[4096];
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+        if (sscanf(line, "%lx-%lx %*s %lx", &start, &end, &offset) == 3 && start <= address
+            && address < end) {
+            fclose(maps);
+            return address - start + offset;
+        }
+    die("/proc/self/maps does not hold the function");
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
-        die("Usage: hot FUNCTION CALLS [--threads N] [--rate HZ] [--wait] [--wait-end]");
+        die("Usage: hot FUNCTION CALLS [--threads N] [--rate HZ] [--mappings N] [--wait] [--wait-end]");
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         if (strcmp(functions[i].name, argv[1]) == 0)
             function = functions[i].call;
     if (function == NULL)
         die("no function %s", argv[1]);
     calls = parse_count(argv[2], "CALLS");
-    unsigned long threads = 1, rate = 0;
+    unsigned long threads = 1, rate = 0, mappings = 0;
     int wait = 0, wait_end = 0;
     for (int i = 3; i < argc; i++) {
         if (strcmp(argv[i], "--wait") == 0)
@@ -85,6 +123,8 @@ int main(int argc, char **argv)
             wait_end = 1;
         else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             threads = parse_count(argv[++i], "--threads");
+        else if (strcmp(argv[i], "--mappings") == 0 && i + 1 < argc)
+            mappings = parse_count(argv[++i], "--mappings");
         else if (strcmp(argv[i], "--rate") == 0 && i + 1 < argc)
             rate = parse_count(argv[++i], "--rate");
         else
@@ -95,20 +135,23 @@ int main(int argc, char **argv)
     rate_of_thread = rate / threads;
     if (rate != 0 && rate_of_thread == 0)
         die("--rate: less than one a second and thread");
-    if (wait)
-        wait_for_line("hot: ready");
-
+    if (mappings != 0)
+        map_own_file(mappings);
     pthread_t others[MAX_THREADS];
-    uint64_t begin = now_ns();
+    pthread_barrier_init(&start, NULL, (unsigned)threads);
     for (unsigned long i = 1; i < threads; i++)
         if (pthread_create(&others[i], NULL, work, NULL) != 0)
             die("a thread cannot be started");
+    if (wait)
+        wait_for_line("hot: ready");
+    uint64_t begin = now_ns();
     work(NULL);
     for (unsigned long i = 1; i < threads; i++)
         pthread_join(others[i], NULL);
     uint64_t elapsed_ns = now_ns() - begin;
-    printf("{\"schema\":\"hot/1\",\"pid\":%d,\"calls\":%llu,\"elapsed_ns\":%llu}\n", (int)getpid(),
-           (unsigned long long)(calls * threads), (unsigned long long)elapsed_ns);
+    printf("{\"schema\":\"hot/1\",\"pid\":%d,\"offset\":%lu,\"calls\":%llu,\"elapsed_ns\":%llu}\n",
+           (int)getpid(), file_offset(), (unsigned long long)(calls * threads),
+           (unsigned long long)elapsed_ns);
     fflush(stdout);
     if (wait_end)
         wait_for_line("hot: done");

@@ -292,6 +292,14 @@ static bool wait_for_word(int signal_fd)
     }
 }
 
+/* CPU time of all threads so far. */
+static uint64_t cpu_so_far_ns(void)
+{
+    struct timespec cpu;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    return (uint64_t)cpu.tv_sec * NS_PER_SECOND + (uint64_t)cpu.tv_nsec;
+}
+
 /* Context switches of all threads so far, as the kernel counts them: voluntary, involuntary. */
 static struct rusage switches_so_far(void)
 {
@@ -300,7 +308,7 @@ static struct rusage switches_so_far(void)
     return usage;
 }
 
-static void print_result(struct worker *workers, uint64_t elapsed_ns, long voluntary,
+static void print_result(struct worker *workers, uint64_t elapsed_ns, uint64_t cpu_ns, long voluntary,
                          long involuntary)
 {
     /* Everything goes to the first worker's records, which are then the service's. */
@@ -348,6 +356,7 @@ static void print_result(struct worker *workers, uint64_t elapsed_ns, long volun
            "\"wait_max_ns\":%llu}",
            all->requests.count, (unsigned long long)all->contended,
            (unsigned long long)all->lock_wait_total_ns, (unsigned long long)all->lock_wait_max_ns);
+    printf(",\"cpu_ns\":%llu", (unsigned long long)cpu_ns);
     printf(",\"switches\":{\"voluntary\":%ld,\"involuntary\":%ld}", voluntary, involuntary);
     printf(",\"auditor\":{\"tid\":%d,\"writes\":%llu,\"held_ns\":%llu}", auditor_tid,
            (unsigned long long)audits, (unsigned long long)audit_total_ns);
@@ -464,6 +473,7 @@ int main(int argc, char **argv)
         stop = true;
 
     struct rusage before = switches_so_far();
+    uint64_t cpu_before_ns = cpu_so_far_ns();
     uint64_t begin = now_ns();
     running = options.threads;
     for (unsigned t = 0; t < options.threads; t++) {
@@ -488,7 +498,7 @@ int main(int argc, char **argv)
         pthread_join(auditor, NULL);
     uint64_t elapsed_ns = now_ns() - begin;
     struct rusage after = switches_so_far();
-    print_result(workers, elapsed_ns, after.ru_nvcsw - before.ru_nvcsw,
+    print_result(workers, elapsed_ns, cpu_so_far_ns() - cpu_before_ns, after.ru_nvcsw - before.ru_nvcsw,
                  after.ru_nivcsw - before.ru_nivcsw);
     if (options.wait_end)
         wait_for_word(signal_fd);

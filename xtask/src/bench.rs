@@ -1,19 +1,24 @@
 //! `cargo xtask bench`: what the tracer costs and how well it measures, as tables.
 
 mod accuracy;
+mod floor;
 mod machine;
 mod nginx;
 mod peer;
 mod probe_cost;
+mod probe_site;
+mod scale;
 mod service_slowdown;
 mod settings;
 mod spread;
 mod stack_cost;
-mod start;
+mod start_stop;
+mod statistics;
 mod stream;
 mod switch_cost;
 mod table;
 mod target;
+mod tool_accuracy;
 mod tracer;
 
 use std::{
@@ -59,32 +64,41 @@ pub struct Bench {
 /// A bench, in the order they are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum Name {
-    /// How soon the tracer sees the first operation, and how soon it is gone
-    Start,
+    /// How soon the tracer sees the first operation, how soon it is gone, and how soon pages are drawn
+    StartStop,
     /// The tracer's own CPU time and memory under a stream of operations
     Stream,
     /// Counts and percentiles beside the key service's own
     Accuracy,
+    /// The same of the tools that are used today, with lock waits and time off the CPU
+    ToolAccuracy,
     /// What a traced call costs the target
     ProbeCost,
+    /// What the first instruction of a function costs, and the site that is chosen
+    ProbeSite,
     /// What following the scheduler costs other programs
     SwitchCost,
     /// Requests that a service loses while it is traced
     ServiceSlowdown,
     /// What a stack costs, and perf's beside it
     StackCost,
+    /// How all that grows with threads, mappings, probes and stacks
+    Scale,
 }
 
 impl Name {
     fn measure(self, settings: &Settings) -> Result<Table> {
         match self {
-            Self::Start => start::measure(settings),
+            Self::StartStop => start_stop::measure(settings),
             Self::Stream => stream::measure(settings),
             Self::Accuracy => accuracy::measure(settings),
+            Self::ToolAccuracy => tool_accuracy::measure(settings),
             Self::ProbeCost => probe_cost::measure(settings),
+            Self::ProbeSite => probe_site::measure(settings),
             Self::SwitchCost => switch_cost::measure(settings),
             Self::ServiceSlowdown => service_slowdown::measure(settings),
             Self::StackCost => stack_cost::measure(settings),
+            Self::Scale => scale::measure(settings),
         }
     }
 
@@ -134,7 +148,7 @@ impl Bench {
         let folder = workspace::target()?.join("bench");
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         process::run(workspace::cargo().args(["build", "--release", "--package", "latency-user"]))?;
-        for name in ["keysvc", "tiny", "depth"] {
+        for name in settings::WORKLOADS {
             workload::compile(name, &folder)?;
         }
         install_peers();

@@ -1,11 +1,39 @@
 //! The tools that people use today, attached to the same process.
 
-use std::{process::Command, time::Duration};
+use std::{path::PathBuf, process::Command, time::Duration};
 
 use anyhow::Result;
 
 use super::{settings::Settings, target::Target};
 use crate::process;
+
+/// A function that a tool is to time.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// The file it is in.
+    pub file: PathBuf,
+    /// Whether that is a library of the process, and not its program.
+    pub is_library: bool,
+    /// Its name.
+    pub symbol: String,
+}
+
+impl Function {
+    /// As bpftrace names it.
+    fn path(&self) -> String {
+        format!("{}:{}", self.file.display(), self.symbol)
+    }
+
+    /// As funclatency does: `libNAME.so` by NAME, and the process's own program by nothing.
+    fn short(&self) -> String {
+        if !self.is_library {
+            return format!(":{}", self.symbol);
+        }
+        let file = self.file.file_name().unwrap_or_default().to_string_lossy();
+        let name = file.strip_prefix("lib").unwrap_or(&file);
+        format!("{}:{}", name.split(".so").next().unwrap_or(name), self.symbol)
+    }
+}
 
 /// A tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +44,8 @@ pub enum Peer {
     Bpftrace,
     /// Off-CPU stacks by frame pointers.
     OffCpuTime,
+    /// The same with the stacks of wakers.
+    WakeupTime,
     /// Samples with frame pointers.
     PerfRecord,
     /// Samples with copies of the stack.
@@ -28,10 +58,11 @@ pub enum Peer {
 
 impl Peer {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::FuncLatency,
         Self::Bpftrace,
         Self::OffCpuTime,
+        Self::WakeupTime,
         Self::PerfRecord,
         Self::PerfDwarf,
         Self::PerfTrace,
@@ -44,6 +75,7 @@ impl Peer {
             Self::FuncLatency => "funclatency, of one function",
             Self::Bpftrace => "bpftrace, histogram of one function",
             Self::OffCpuTime => "offcputime",
+            Self::WakeupTime => "wakeuptime",
             Self::PerfRecord => "perf record -F 99 -g",
             Self::PerfDwarf => "perf record -F 99 --call-graph dwarf",
             Self::PerfTrace => "perf trace -s",
@@ -56,6 +88,7 @@ impl Peer {
             Self::FuncLatency => "funclatency",
             Self::Bpftrace => "bpftrace",
             Self::OffCpuTime => "offcputime",
+            Self::WakeupTime => "wakeuptime",
             Self::PerfRecord | Self::PerfDwarf | Self::PerfTrace => "perf",
             Self::Strace => "strace",
         }
@@ -64,7 +97,7 @@ impl Peer {
     /// Debian's package.
     pub const fn package(self) -> &'static str {
         match self {
-            Self::FuncLatency | Self::OffCpuTime => "libbpf-tools",
+            Self::FuncLatency | Self::OffCpuTime | Self::WakeupTime => "libbpf-tools",
             Self::Bpftrace => "bpftrace",
             Self::PerfRecord | Self::PerfDwarf | Self::PerfTrace => "linux-perf",
             Self::Strace => "strace",
@@ -77,32 +110,26 @@ impl Peer {
         process::probe(Command::new("sh").args(["-c", &look])).is_some()
     }
 
-    /// Attaches it to a process, of which `function` (`LIBRARY:FUNCTION`) is what it times. It has
-    /// two seconds to get ready, since most say nothing when they are.
+    /// Attaches it to a process, of which `function` is what it times. It has two seconds to get
+    /// ready, since most say nothing when they are.
     ///
     /// # Errors
     /// It ended at once.
-    pub fn attach(self, settings: &Settings, pid: u32, function: &str) -> Result<Target> {
+    pub fn attach(self, settings: &Settings, pid: u32, function: &Function) -> Result<Target> {
         let pid = pid.to_string();
         let data = settings.folder.join("perf.data");
         let mut command = Command::new(self.program());
         match self {
-            Self::FuncLatency => {
-                // It finds `libNAME.so` among the process's mappings by NAME.
-                let (library, symbol) = function.rsplit_once(':').unwrap_or(("", function));
-                let file = library.rsplit('/').next().unwrap_or(library);
-                let name = file.strip_prefix("lib").unwrap_or(file);
-                let name = name.split(".so").next().unwrap_or(name);
-                command.args(["-p", &pid, &format!("{name}:{symbol}")])
-            }
+            Self::FuncLatency => command.args(["-p", &pid, &function.short()]),
             Self::Bpftrace => {
+                let path = function.path();
                 let script = format!(
-                    "uprobe:{function} {{ @start[tid] = nsecs; }} uretprobe:{function} \
+                    "uprobe:{path} {{ @start[tid] = nsecs; }} uretprobe:{path} \
                      /@start[tid]/ {{ @ = hist(nsecs - @start[tid]); delete(@start[tid]); }}"
                 );
                 command.args(["-p", &pid, "-e", &script])
             }
-            Self::OffCpuTime => command.args(["-p", &pid]),
+            Self::OffCpuTime | Self::WakeupTime => command.args(["-p", &pid]),
             Self::PerfRecord => {
                 command.args(["record", "-q", "-F", "99", "-g", "-p", &pid, "-o"]).arg(data)
             }

@@ -1,11 +1,10 @@
 //! `probe-cost`: what a traced call costs the target.
 
-use std::{process::Command, time::Duration};
-
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::{
-    installed,
+    floor::{self, Floor},
+    peer::{Function, Peer},
     settings::Settings,
     spread::Spread,
     table::{Cell, Table},
@@ -13,144 +12,159 @@ use super::{
     tracer::Tracer,
 };
 
+/// To an empty pair.
+const AIM: f64 = 1.10;
+const FUNCTION: &str = "site_push";
+
 /// What is attached to the function.
 #[derive(Clone, Copy, PartialEq)]
 enum Probe {
     Nothing,
-    EmptyPair,
-    Latency,
+    Floor(Floor),
+    /// With everything on, and without the scheduler.
+    Latency(&'static [&'static str]),
+    Peer(Peer),
 }
+
+const PROBES: [Probe; 8] = [
+    Probe::Nothing,
+    Probe::Floor(Floor::Pair),
+    Probe::Floor(Floor::Session),
+    Probe::Floor(Floor::Record),
+    Probe::Latency(&[]),
+    Probe::Latency(&["--no-ledger"]),
+    Probe::Peer(Peer::FuncLatency),
+    Probe::Peer(Peer::Bpftrace),
+];
+/// Where the floor and the tracer are among them.
+const PAIR: usize = 1;
+const LATENCY: usize = 4;
 
 impl Probe {
-    const ALL: [Self; 3] = [Self::Nothing, Self::EmptyPair, Self::Latency];
-
-    fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
-            Self::EmptyPair => "empty uprobe and uretprobe (bpftrace)",
-            Self::Latency => "latency record",
+            Self::Floor(Floor::Pair) => "an empty uprobe and uretprobe",
+            Self::Floor(Floor::Session) => "an empty program that sees both (uprobe session)",
+            Self::Floor(Floor::Record) => "the same, two clock readings and a record sent",
+            Self::Latency([]) => "latency record",
+            Self::Latency(_) => "latency record --no-ledger",
+            Self::Peer(peer) => peer.name(),
         }
     }
-
-    /// The program it needs, should that be missing.
-    fn missing(self) -> Option<&'static str> {
-        (self == Self::EmptyPair && !installed("bpftrace")).then_some("bpftrace")
-    }
 }
 
-/// Wall and CPU time of a call, in nanoseconds, in every round.
-#[derive(Default)]
-struct Times {
-    wall: Vec<f64>,
-    cpu: Vec<f64>,
-}
-
-/// Calls `work` of `tiny` under each probe in turn.
+/// Calls a function that does nothing under each probe in turn.
 pub fn measure(settings: &Settings) -> Result<Table> {
-    let (rounds, calls) = (settings.either(9, 3), settings.either(50_000, 10_000));
-    let probes = Probe::ALL.map(|probe| (probe, probe.missing()));
-    let mut times = probes.map(|_| Times::default());
+    let (rounds, calls) = (settings.either(7, 2), settings.either(300_000, 50_000));
+    let offset = floor::offset_of(settings, FUNCTION)?;
+    let mut times = PROBES.map(|_| Vec::new());
+    let mut missing = PROBES.map(|_| None);
     for _ in 0..rounds {
-        for ((probe, missing), times) in probes.iter().zip(&mut times) {
-            if missing.is_none() {
-                let (wall, cpu) = once(settings, *probe, calls)?;
-                times.wall.push(wall);
-                times.cpu.push(cpu);
+        for ((probe, times), missing) in PROBES.iter().zip(&mut times).zip(&mut missing) {
+            match probe {
+                Probe::Peer(peer) if !peer.is_installed() => {
+                    *missing = Some(format!("not installed ({})", peer.package()));
+                }
+                _ => match once(settings, *probe, calls, offset) {
+                    Ok(ns) => times.push(ns),
+                    // The floors of newer kernels only; the rest must work.
+                    Err(error) if matches!(probe, Probe::Floor(_)) => {
+                        *missing = Some(format!("{error:#}"));
+                    }
+                    Err(error) => return Err(error).context(probe.name()),
+                },
             }
         }
     }
 
     let mut table = Table::new(
-        "what probes add to a call",
+        "what probes add to a call of a function that does nothing",
         [
             ("probe", "on the function"),
-            ("call_cpu_ns", "CPU time of a call, ns"),
-            ("added_cpu_ns", "added, ns"),
+            ("call_ns", "a call, ns"),
+            ("added_ns", "added, ns"),
             ("to_empty_pair", "to the empty pair"),
-            ("call_wall_ns", "wall time of a call, ns"),
-            ("added_wall_ns", "added, ns"),
+            ("verdict", "verdict"),
         ],
     );
-    let added = |values: &[f64], nothing: &[f64]| -> Vec<f64> {
-        values.iter().zip(nothing).map(|(value, nothing)| value - nothing).collect()
-    };
-    let median = |values: &[f64]| Spread::of(values).map(|spread| spread.median);
-    let floor = median(&added(&times[1].cpu, &times[0].cpu));
-    for ((probe, missing), time) in probes.iter().zip(&times) {
-        if let Some(program) = missing {
-            table.row(vec![Cell::Text(format!("{}: {program} is not installed", probe.name()))]);
+    let added: Vec<Vec<f64>> = times
+        .iter()
+        .map(|time| time.iter().zip(&times[0]).map(|(time, nothing)| time - nothing).collect())
+        .collect();
+    let median = |index: usize| Spread::of(&added[index]).map(|spread| spread.median);
+    let floor =
+        median(PAIR).filter(|floor| *floor > 0.0).context("the empty pair costs nothing")?;
+    let ours = median(LATENCY).context("the tracer was not measured")?;
+    for (index, probe) in PROBES.iter().enumerate() {
+        if let Some(why) = &missing[index] {
+            table.row(vec![Cell::Text(format!("{}: {why}", probe.name()))]);
             continue;
         }
-        let (cpu, wall) = (added(&time.cpu, &times[0].cpu), added(&time.wall, &times[0].wall));
-        let mut cells = vec![Cell::text(probe.name()), Cell::spread(&time.cpu, 0)];
-        if *probe == Probe::Nothing {
-            cells.extend([Cell::Empty, Cell::Empty, Cell::spread(&time.wall, 0)]);
-        } else {
-            let ratio = floor.zip(median(&cpu)).filter(|(floor, _)| *floor > 0.0);
-            cells.extend([
-                Cell::spread(&cpu, 0),
-                ratio.map_or(Cell::Empty, |(floor, cpu)| Cell::Number(cpu / floor, 2)),
-                Cell::spread(&time.wall, 0),
-                Cell::spread(&wall, 0),
-            ]);
+        let mut row = vec![Cell::text(probe.name()), Cell::spread(&times[index], 0)];
+        if let Some(median) = median(index).filter(|_| index > 0) {
+            row.extend([Cell::spread(&added[index], 0), Cell::Number(median / floor, 2)]);
+            row.push(match probe {
+                Probe::Latency([]) if median / floor > AIM => Cell::text("missed: 1.10"),
+                Probe::Latency([]) => Cell::verdict(&[]),
+                Probe::Peer(_) if ours < median => Cell::text("dearer than latency"),
+                Probe::Peer(_) => Cell::text("cheaper than latency"),
+                _ => Cell::Empty,
+            });
         }
-        table.row(cells);
+        table.row(row);
     }
     table.note(format!(
-        "{calls} calls of a function that works for 20 µs by the clock, {rounds} rounds in turn: median \
-         (min – max); what is added is told within each round."
+        "{calls} calls in a loop, by the clock of the program itself, {rounds} rounds in turn: median (min – \
+         max); what is added is told within each round. The function begins with a `push`, which the kernel \
+         emulates."
     ));
-    table.note(
-        "CPU time is the kernel's count for the thread; wall time, from the word to start to the result, \
-         also has what other programs take from it.",
-    );
+    table.note(format!(
+        "Aim: at most {AIM:.2} of an empty pair. A tracer that sends exact durations reads the clock twice \
+         and sends a record; the fourth row is a program that does just that, without a thread's state, an \
+         algorithm, a histogram or a ledger."
+    ));
     Ok(table)
 }
 
-/// Wall and CPU time of a call in nanoseconds.
-fn once(settings: &Settings, probe: Probe, calls: u64) -> Result<(f64, f64)> {
-    let mut target = Target::ready(&mut settings.tiny(calls))?;
-    let (mut tracer, mut peer) = (None, None);
+/// Nanoseconds of a call.
+fn once(settings: &Settings, probe: Probe, calls: u64, offset: u64) -> Result<f64> {
+    let mut target = Target::ready(&mut settings.hot(FUNCTION, calls, &[]))?;
+    let pid = target.pid();
+    let (mut tracer, mut other) = (None, None);
     match probe {
         Probe::Nothing => {}
-        Probe::EmptyPair => peer = Some(empty_pair(settings, target.pid())?),
-        Probe::Latency => {
-            let options = ["--probe", "tiny:work"];
-            tracer = Some(Tracer::attach(settings, target.pid(), &options)?);
+        Probe::Floor(floor) => other = Some(floor.attach(settings, pid, "hot", offset)?),
+        Probe::Latency(options) => {
+            let options = [&["--probe", "hot:site_push"], options].concat();
+            tracer = Some(Tracer::attach(settings, pid, &options)?);
+        }
+        Probe::Peer(peer) => {
+            let (file, symbol) = (settings.program("hot"), FUNCTION.to_owned());
+            let function = Function { file, is_library: false, symbol };
+            other = Some(peer.attach(settings, pid, &function)?);
         }
     }
-    let before = target.cpu_ns()?;
-    let begun = target.go()?;
-    let (ended, result) = target.result()?;
-    let cpu = target.cpu_ns()? - before;
-    if result["work"] != calls {
-        bail!("tiny did not make {calls} calls");
-    }
+    let ns = call_ns(&mut target, calls)?;
     if let Some(tracer) = tracer {
         let counted = tracer.stop()?.number("/loss/counted")?;
         if counted != calls {
             bail!("the tracer counted {counted} of {calls} calls");
         }
     }
-    if let Some(peer) = peer {
-        peer.stop(libc::SIGINT)?;
+    if let Some(other) = other {
+        other.stop(libc::SIGINT)?;
     }
-    let per_call = |ns: f64| ns / calls as f64;
-    Ok((per_call(ended.duration_since(begun).as_nanos() as f64), per_call(cpu as f64)))
+    Ok(ns)
 }
 
-/// The least that a probe on entry and return can cost.
-fn empty_pair(settings: &Settings, pid: u32) -> Result<Target> {
-    let program = settings.program("tiny");
-    let function = format!("{}:work", program.display());
-    let script = format!(
-        "uprobe:{function} {{ }} uretprobe:{function} {{ }} interval:ms:100 {{ printf(\"on\\n\"); }}"
-    );
-    let pid = pid.to_string();
-    let mut command = Command::new("bpftrace");
-    let peer = Target::start(command.args(["-B", "line", "-p", &pid, "-e", &script]))?;
-    peer.says("on")?;
-    // It attaches its probes one after another, in an order of its own.
-    std::thread::sleep(Duration::from_millis(300));
-    Ok(peer)
+/// Lets `hot` make its calls; nanoseconds of each.
+pub fn call_ns(target: &mut Target, calls: u64) -> Result<f64> {
+    target.go()?;
+    let (_, result) = target.result()?;
+    if result["calls"] != calls {
+        bail!("hot did not make {calls} calls");
+    }
+    let elapsed_ns = result["elapsed_ns"].as_f64().context("hot told no time")?;
+    Ok(elapsed_ns / calls as f64)
 }

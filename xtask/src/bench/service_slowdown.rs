@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     nginx::Nginx,
-    peer::Peer,
+    peer::{Function, Peer},
     settings::Settings,
     spread::Spread,
     table::{Cell, Table},
@@ -156,7 +156,9 @@ impl Attached {
             Tool::Nothing | Tool::Peer(_) => None,
         };
         let peer = match tool {
-            Tool::Peer(peer) => Some(peer.attach(settings, pid, &libcrypto(pid)?)?),
+            Tool::Peer(peer) => {
+                Some(peer.attach(settings, pid, &libcrypto(pid, "EVP_DigestSign")?)?)
+            }
             _ => None,
         };
         Ok(Self { tracer, peer })
@@ -173,13 +175,14 @@ impl Attached {
     }
 }
 
-/// The function that the peers time, in the libcrypto of a process.
-fn libcrypto(pid: u32) -> Result<String> {
+/// A function that the peers time, in the libcrypto of a process.
+pub fn libcrypto(pid: u32, symbol: &str) -> Result<Function> {
     let path = format!("/proc/{pid}/maps");
     let maps = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     let library = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
     let library = library.into_iter().find(|path| path.contains("libcrypto.so"));
-    Ok(format!("{}:EVP_DigestSign", library.context("no libcrypto is mapped")?))
+    let file = library.context("no libcrypto is mapped")?.into();
+    Ok(Function { file, is_library: true, symbol: symbol.to_owned() })
 }
 
 /// Requests a second that `wrk` gets through, each with a connection of its own.

@@ -7,6 +7,9 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+/// The programs that are traced, and the floor to measure against.
+pub const WORKLOADS: [&str; 5] = ["keysvc", "depth", "hot", "paths", "floor"];
+
 /// Programs, the folder for recordings, and whether to be quick.
 pub struct Settings {
     /// The tracer.
@@ -23,7 +26,7 @@ impl Settings {
         let target = folder.parent().context("the folder of the workloads")?;
         let settings =
             Self { latency: target.join("release/latency"), folder: folder.to_owned(), quick };
-        let workloads = ["keysvc", "tiny", "depth"].map(|name| settings.program(name));
+        let workloads = WORKLOADS.map(|name| settings.program(name));
         for program in workloads.iter().chain([&settings.latency]) {
             if !program.is_file() {
                 bail!("{} is not there", program.display());
@@ -44,10 +47,17 @@ impl Settings {
         command
     }
 
-    /// `tiny work CALLS`, waiting for the word to start.
-    pub fn tiny(&self, calls: u64) -> Command {
-        let mut command = Command::new(self.program("tiny"));
-        command.args(["work", &calls.to_string(), "--wait", "--wait-end"]);
+    /// `hot FUNCTION CALLS`, waiting for the word to start.
+    pub fn hot(&self, function: &str, calls: u64, options: &[&str]) -> Command {
+        let mut command = Command::new(self.program("hot"));
+        command.args([function, &calls.to_string(), "--wait", "--wait-end"]).args(options);
+        command
+    }
+
+    /// `paths STACKS CALLS`, waiting for the word to start.
+    pub fn paths(&self, stacks: u64, calls: u64) -> Command {
+        let mut command = Command::new(self.program("paths"));
+        command.args([&stacks.to_string(), &calls.to_string(), "--wait", "--wait-end"]);
         command
     }
 

@@ -13,6 +13,7 @@ use super::{
     installed,
     settings::Settings,
     spread::Spread,
+    statistics::{Statistics, scheduler_programs},
     table::{Cell, Table},
     target::{Target, bound, send},
     tracer::Tracer,
@@ -32,10 +33,12 @@ const DEEP: u64 = 33;
 /// What the aim for a whole stack is for.
 const FRAMES: f64 = 8.0;
 
-/// The workload's third argument.
+/// How a thread of the workload leaves the CPU.
 #[derive(Clone, Copy)]
-enum Switch {
+pub enum Switch {
+    /// It sleeps.
     Sleep,
+    /// It yields to another.
     Yield,
 }
 
@@ -132,7 +135,7 @@ fn costs_of(settings: &Settings, switch: Switch, count: u64) -> Result<(f64, f64
 }
 
 /// Time in the scheduler's programs for each time off the CPU, in nanoseconds, and the number of frames.
-fn program_ns(
+pub fn program_ns(
     settings: &Settings,
     switch: Switch,
     levels: u64,
@@ -141,13 +144,13 @@ fn program_ns(
 ) -> Result<(f64, f64)> {
     let mut target = Target::ready(&mut depth(settings, switch, levels, count))?;
     let tracer = Tracer::attach(settings, target.pid(), &traced(options))?;
-    let before = scheduler_programs_ns(tracer.pid())?;
+    let before = scheduler_programs(tracer.pid())?;
     target.go()?;
     let (_, result) = target.result()?;
-    let after = scheduler_programs_ns(tracer.pid())?;
+    let spent = scheduler_programs(tracer.pid())?.since(before);
     let switches = result["switches"].as_u64().filter(|count| *count > 0).context("switches")?;
     let folded = tracer.stop_folded()?;
-    Ok(((after - before) as f64 / switches as f64, frames(&folded)))
+    Ok((spent.time_ns as f64 / switches as f64, frames(&folded)))
 }
 
 fn traced<'a>(options: &[&'a str]) -> Vec<&'a str> {
@@ -171,48 +174,6 @@ fn frames(folded: &str) -> f64 {
     let stacks = folded.lines().filter(|line| line.contains(";leave_cpu;"));
     let longest = stacks.max_by(|left, right| f64::total_cmp(&time(left), &time(right)));
     longest.map_or(0.0, |line| line.split(';').count() as f64 - 2.0)
-}
-
-/// Run time so far of a process's programs of the kind of the scheduler's (`BPF_PROG_TYPE_TRACING`).
-fn scheduler_programs_ns(pid: u32) -> Result<u64> {
-    const TRACING: &str = "26";
-    let folder = format!("/proc/{pid}/fdinfo");
-    let mut total = None;
-    for entry in fs::read_dir(&folder).with_context(|| folder.clone())? {
-        let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
-        let value = |key: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-            line.strip_prefix(':').map(str::trim)
-        };
-        if value("prog_type") == Some(TRACING)
-            && let Some(ns) = value("run_time_ns").and_then(|text| text.parse::<u64>().ok())
-        {
-            *total.get_or_insert(0) += ns;
-        }
-    }
-    total.context("the tracer does not follow the scheduler, or the kernel tells no run times")
-}
-
-/// Holds the kernel's statistics of programs on.
-struct Statistics {
-    before: String,
-}
-
-impl Statistics {
-    const PATH: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
-    fn turn_on() -> Result<Self> {
-        let before = fs::read_to_string(Self::PATH).context(Self::PATH)?;
-        fs::write(Self::PATH, "1").context(Self::PATH)?;
-        Ok(Self { before })
-    }
-}
-
-impl Drop for Statistics {
-    fn drop(&mut self) {
-        // Should it fail, statistics stay on: some nanoseconds for each run of a program.
-        let _ = fs::write(Self::PATH, &self.before);
-    }
 }
 
 /// The share of the time off the CPU of a contended key service that has whole stacks.

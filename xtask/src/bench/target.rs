@@ -147,6 +147,23 @@ impl Target {
         first.with_context(|| format!("{path} has no number"))
     }
 
+    /// Asks it to end; what it printed.
+    pub fn stop_printed(self, signal: libc::c_int) -> Result<String> {
+        send(self.pid(), signal);
+        // The lines end when it has ended, and closed its output.
+        let deadline = Instant::now() + PATIENCE;
+        let mut printed = String::new();
+        loop {
+            match self.stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok((_, line)) => printed.push_str(&(line + "\n")),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => bail!("{} did not end", self.name),
+            }
+        }
+        self.stop(signal)?;
+        Ok(printed)
+    }
+
     /// Asks it to end, and waits for that.
     pub fn stop(mut self, signal: libc::c_int) -> Result<()> {
         send(self.pid(), signal);

@@ -2,7 +2,7 @@
 
 use std::{
     io::Read as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::Receiver,
     thread::JoinHandle,
@@ -42,6 +42,8 @@ pub struct Traced {
     pub attached: Duration,
     /// From the last byte of the report to the end of the process.
     pub detach: Duration,
+    /// From the call to end it, or to wait for its end, to the end of the process.
+    pub end: Duration,
     /// User and system time of the whole run.
     pub cpu: Duration,
     /// Largest resident memory.
@@ -111,6 +113,12 @@ impl Tracer {
         Ok(self.end_and(Self::folded)?.1)
     }
 
+    /// Ends the trace likewise, and reads more of the recording's file while it is there.
+    pub fn stop_and<T>(self, read: impl FnOnce(&Path) -> Result<T>) -> Result<(Traced, T)> {
+        send(self.child.id(), libc::SIGINT);
+        self.end_and(|tracer| read(&tracer.recording))
+    }
+
     /// Waits for the end of the trace.
     pub fn end(self) -> Result<Traced> {
         Ok(self.end_and(|_| Ok(()))?.0)
@@ -118,6 +126,7 @@ impl Tracer {
 
     /// The same, and reads more of the recording while it is there.
     fn end_and<T>(mut self, read: impl FnOnce(&Self) -> Result<T>) -> Result<(Traced, T)> {
+        let begun = Instant::now();
         // The tracer's end closes the pipe: until then there is nothing to do but to wait.
         while let Ok((_, line)) = self.stderr.recv() {
             self.said.push(line);
@@ -137,6 +146,7 @@ impl Tracer {
             started_unix: self.started_unix,
             attached: self.attached,
             detach: ended.saturating_duration_since(last),
+            end: ended.saturating_duration_since(begun),
             cpu: time(usage.ru_utime) + time(usage.ru_stime),
             peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
             report: serde_json::from_str(&json).context("the JSON report")?,
