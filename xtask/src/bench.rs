@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod floor;
+mod library;
 mod machine;
 mod nginx;
 mod peer;
@@ -84,6 +85,8 @@ enum Name {
     StackCost,
     /// How all that grows with threads, mappings, probes and stacks
     Scale,
+    /// What the library does with one record, stack or address
+    Library,
 }
 
 impl Name {
@@ -99,6 +102,7 @@ impl Name {
             Self::ServiceSlowdown => service_slowdown::measure(settings),
             Self::StackCost => stack_cost::measure(settings),
             Self::Scale => scale::measure(settings),
+            Self::Library => library::measure(settings),
         }
     }
 
@@ -143,13 +147,17 @@ impl Bench {
         Ok(())
     }
 
-    /// Builds the tracer and the workloads; the folder of the latter.
+    /// Builds the tracer, the workloads and, if they are to run, the library's benches; the folder of
+    /// all but the tracer.
     fn prepare(&self) -> Result<PathBuf> {
         let folder = workspace::target()?.join("bench");
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         process::run(workspace::cargo().args(["build", "--release", "--package", "latency-user"]))?;
         for name in settings::WORKLOADS {
             workload::compile(name, &folder)?;
+        }
+        if self.chosen().contains(&Name::Library) {
+            library::prepare(&folder)?;
         }
         install_peers();
         Ok(folder)
