@@ -10,12 +10,14 @@ mod records;
 mod run;
 
 const RECORDS: usize = 100_000;
-const STACKS: u64 = 1_000;
+/// As a service has that waits for the same locks again and again.
+const STACKS: u64 = 20;
+/// So many that all groups of waits a recording can have are in use.
+const MANY_STACKS: u64 = 10_000;
 
 /// What the tracer does for each record while it records.
 fn taking(criterion: &mut Criterion) {
     let operations = records::operations(RECORDS);
-    let waits = records::waits(RECORDS, STACKS);
     let mut group = criterion.benchmark_group("aggregate");
     group.throughput(Throughput::Elements(RECORDS as u64));
     group.bench_function("operations", |bencher| {
@@ -28,19 +30,23 @@ fn taking(criterion: &mut Criterion) {
             BatchSize::PerIteration,
         );
     });
-    group.bench_function("waits", |bencher| {
-        bencher.iter_batched(
-            run::builder,
-            |mut builder| {
-                for record in &waits {
-                    builder.wait(record, &mut records::comm_of, &records::is_live);
-                }
-                builder
-            },
-            BatchSize::PerIteration,
-        );
-    });
+    for (name, stacks) in [("waits", STACKS), ("waits with many stacks", MANY_STACKS)] {
+        let waits = records::waits(RECORDS, stacks);
+        group.bench_function(name, |bencher| {
+            bencher.iter_batched(
+                run::builder,
+                |mut builder| {
+                    for record in &waits {
+                        builder.wait(record, &mut records::comm_of, &records::is_live);
+                    }
+                    builder
+                },
+                BatchSize::PerIteration,
+            );
+        });
+    }
     group.throughput(Throughput::Elements(2 * RECORDS as u64));
+    let waits = records::waits(RECORDS, STACKS);
     group.bench_function("operations and waits in turn", |bencher| {
         bencher.iter_batched(
             run::builder,
@@ -60,12 +66,12 @@ fn taking(criterion: &mut Criterion) {
 fn ending(criterion: &mut Criterion) {
     let mut builder = run::builder();
     for (operation, wait) in
-        records::operations(RECORDS).iter().zip(records::waits(RECORDS, STACKS))
+        records::operations(RECORDS).iter().zip(records::waits(RECORDS, MANY_STACKS))
     {
         builder.operation(operation);
         builder.wait(&wait, &mut records::comm_of, &records::is_live);
     }
-    let recording = run::recording(RECORDS, STACKS);
+    let recording = run::recording(RECORDS, MANY_STACKS);
     let mut group = criterion.benchmark_group("aggregate");
     group.throughput(Throughput::Elements(recording.waits.len() as u64));
     group.bench_function("wait groups into a recording", |bencher| {

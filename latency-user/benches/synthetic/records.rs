@@ -68,10 +68,10 @@ pub fn operations(count: usize) -> Vec<OperationRecord> {
 }
 
 /// Times off the CPU, each with one of `stacks` stacks, whose ids begin with 1: most wait for a lock
-/// that another thread holds and releases.
+/// that another thread holds and releases. Each stack has one, and few have most.
 pub fn waits(count: usize, stacks: u64) -> Vec<WaitRecord> {
     let mut numbers = Numbers(2);
-    let wait = |at: usize| {
+    let wait = |at: u64| {
         let reason = match numbers.below(10) {
             0..6 => off_cpu::LOCK,
             6..8 => off_cpu::SLEEP,
@@ -84,14 +84,14 @@ pub fn waits(count: usize, stacks: u64) -> Vec<WaitRecord> {
         let record = WaitRecord {
             kind: kind::WAIT,
             reason: reason as u8,
-            start_ns: START_NS + 10_000_000 + at as u64 * APART_NS - blocked_ns,
+            start_ns: START_NS + 10_000_000 + at * APART_NS - blocked_ns,
             duration_ns: blocked_ns,
             run_queue_ns: numbers.below(50_000),
             tgid: PID,
             tid: thread(own),
             waker_syscall: NO_SYSCALL,
             syscall: NO_SYSCALL,
-            stack_id: 1 + numbers.below(stacks),
+            stack_id: if at < stacks { at + 1 } else { skewed(&mut numbers, stacks) },
             ..WaitRecord::default()
         };
         match reason {
@@ -106,14 +106,20 @@ pub fn waits(count: usize, stacks: u64) -> Vec<WaitRecord> {
                 futex_command: futex::WAIT,
                 futex_value: 2,
                 futex_owner: other,
-                waker_stack_id: 1 + numbers.below(16),
+                waker_stack_id: 1 + numbers.below(stacks.min(4)),
                 ..record
             },
             off_cpu::PREEMPTED => WaitRecord { duration_ns: 0, run_queue_ns: blocked_ns, ..record },
             _ => WaitRecord { waker_flags: waker_flag::SEEN | waker_flag::INTERRUPT, ..record },
         }
     };
-    (0..count).map(wait).collect()
+    (0..count as u64).map(wait).collect()
+}
+
+/// One of the first stacks mostly: two times of three, one of the first eighth.
+fn skewed(numbers: &mut Numbers, stacks: u64) -> u64 {
+    let even = numbers.below(stacks) + 1;
+    1 + numbers.below(even) * even / stacks.max(1) * even / stacks.max(1)
 }
 
 fn thread(number: u64) -> u32 {
