@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each bench uses a part of it")]
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use latency_common::counter::Counter;
 use latency_user::attach::TrapCost;
 use latency_user::recording::{
@@ -79,18 +82,23 @@ fn stacks(count: u64) -> Vec<Stack> {
     let frame = |depth: u64, branch: u64| {
         let address = (depth << 16) | (branch << 4);
         let module = MODULES[(depth as usize / 7) % MODULES.len()];
-        Frame {
+        Arc::new(Frame {
             address: 0x7f00_0000_0000 + address,
             // A frame without a name here and there, as in stripped files.
             function: (branch % 16 != 7).then(|| format!("layer_{depth}_handle_branch_{branch}")),
             module: module.into(),
             module_address: address,
             ..Frame::default()
-        }
+        })
+    };
+    // As the symbolizer does: one place is one frame, in all its stacks.
+    let mut known = HashMap::new();
+    let mut frame = |depth: u64, branch: u64| {
+        Arc::clone(known.entry((depth, branch)).or_insert_with(|| frame(depth, branch)))
     };
     let mut stack = |id: u64| {
         let depth = 12 + numbers.below(16);
-        let mut frames: Vec<Frame> = (0..depth)
+        let mut frames: Vec<Arc<Frame>> = (0..depth)
             .map(|depth| frame(depth, numbers.below(if depth < 6 { 2 } else { 4 })))
             .collect();
         // Its own leaf makes it another one than all others.
