@@ -1,7 +1,7 @@
 /* floor: the least that a tracer can do, to measure the tracer against it.
  *
  * `floor pair PID FILE OFFSET`     an empty program at a function's entry and one at its return
- * `floor session PID FILE OFFSET`  one empty program that sees both (Linux 6.13)
+ * `floor session PID FILE OFFSET…` one empty program that sees both, of any number of functions (Linux 6.13)
  * `floor record PID FILE OFFSET`   the same, which reads the clock twice and sends a record of 128
  *                                  bytes through a ring buffer: what every exact duration takes
  * `floor switches`                 an empty program at every context switch, and one at every wakeup
@@ -26,6 +26,7 @@
 #define TRACE_RAW_TP 23
 #define RING_BYTES (4 << 20)
 #define RECORD_BYTES 128
+#define MAX_OFFSETS 256
 
 #define INSN(op, dst, src, offset, value) \
     (struct bpf_insn) { .code = (op), .dst_reg = (dst), .src_reg = (src), .off = (offset), .imm = (value) }
@@ -105,7 +106,8 @@ static void attach_perf(int program, int pid, const char *file, uint64_t offset,
         die("floor: attaching to %s: %s", file, strerror(errno));
 }
 
-static void attach_session(int program, int pid, const char *file, uint64_t offset)
+static void attach_session(int program, int pid, const char *file, const uint64_t *offsets,
+                           unsigned count)
 {
     /* `link_create` with `uprobe_multi` of union bpf_attr. */
     struct {
@@ -116,8 +118,8 @@ static void attach_session(int program, int pid, const char *file, uint64_t offs
         .program = (uint32_t)program,
         .attach_type = UPROBE_SESSION,
         .path = (uintptr_t)file,
-        .offsets = (uintptr_t)&offset,
-        .count = 1,
+        .offsets = (uintptr_t)offsets,
+        .count = count,
         .pid = (uint32_t)pid,
     };
     bpf(BPF_LINK_CREATE, &attr, sizeof attr, "attaching a session (Linux 6.13 has them)");
@@ -216,17 +218,20 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "switches") == 0) {
         attach_tracepoint("btf_trace_sched_switch");
         attach_tracepoint("btf_trace_sched_waking");
-    } else if (argc == 5) {
+    } else if (argc >= 5 && argc < 4 + MAX_OFFSETS) {
         int pid = (int)parse_count(argv[2], "PID");
         const char *file = argv[3];
-        uint64_t offset = parse_count(argv[4], "OFFSET");
+        uint64_t offsets[MAX_OFFSETS];
+        unsigned count = (unsigned)argc - 4;
+        for (unsigned i = 0; i < count; i++)
+            offsets[i] = parse_count(argv[4 + i], "OFFSET");
         if (strcmp(argv[1], "pair") == 0) {
-            attach_perf(load_empty(BPF_PROG_TYPE_KPROBE, 0, 0), pid, file, offset, 0);
-            attach_perf(load_empty(BPF_PROG_TYPE_KPROBE, 0, 0), pid, file, offset, 1);
+            attach_perf(load_empty(BPF_PROG_TYPE_KPROBE, 0, 0), pid, file, offsets[0], 0);
+            attach_perf(load_empty(BPF_PROG_TYPE_KPROBE, 0, 0), pid, file, offsets[0], 1);
         } else if (strcmp(argv[1], "session") == 0) {
-            attach_session(load_empty(BPF_PROG_TYPE_KPROBE, UPROBE_SESSION, 0), pid, file, offset);
+            attach_session(load_empty(BPF_PROG_TYPE_KPROBE, UPROBE_SESSION, 0), pid, file, offsets, count);
         } else if (strcmp(argv[1], "record") == 0) {
-            attach_session(load_record(), pid, file, offset);
+            attach_session(load_record(), pid, file, offsets, 1);
         } else {
             die("floor: no %s", argv[1]);
         }

@@ -1,6 +1,6 @@
 //! The least that a tracer can do, as the workload `floor` does it.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use anyhow::Result;
 
@@ -30,7 +30,7 @@ impl Floor {
         }
     }
 
-    /// Attaches it to the function at `offset` of a workload's file.
+    /// Attaches it to the functions at these offsets of a file; only [`Self::Session`] takes several.
     ///
     /// # Errors
     /// The kernel cannot.
@@ -38,12 +38,12 @@ impl Floor {
         self,
         settings: &Settings,
         pid: u32,
-        program: &str,
-        offset: u64,
+        file: &Path,
+        offsets: &[u64],
     ) -> Result<Target> {
-        let file = settings.program(program);
         let mut command = Command::new(settings.program("floor"));
-        command.args([self.word(), &pid.to_string()]).arg(file).arg(offset.to_string());
+        command.args([self.word(), &pid.to_string()]).arg(file);
+        command.args(offsets.iter().map(u64::to_string));
         start(&mut command)
     }
 }

@@ -78,7 +78,7 @@ pub fn measure(settings: &Settings) -> Result<Table> {
     for bench in BENCHES {
         let mut command = Command::new(settings.program(&program(bench)));
         command.args(["--bench", "--noplot", "--warm-up-time"]).arg(settings.either("1", "0.2"));
-        command.arg("--measurement-time").arg(settings.either("5", "0.5"));
+        command.arg("--measurement-time").arg(settings.either("2", "0.5"));
         // Its progress is not of this command's kind; the figures are read from its files.
         let output = command.env("CRITERION_HOME", &home).output();
         let output = output.with_context(|| format!("the bench `{bench}` cannot run"))?;

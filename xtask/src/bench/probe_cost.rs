@@ -134,7 +134,9 @@ fn once(settings: &Settings, probe: Probe, calls: u64, offset: u64) -> Result<f6
     let (mut tracer, mut other) = (None, None);
     match probe {
         Probe::Nothing => {}
-        Probe::Floor(floor) => other = Some(floor.attach(settings, pid, "hot", offset)?),
+        Probe::Floor(floor) => {
+            other = Some(floor.attach(settings, pid, &settings.program("hot"), &[offset])?)
+        }
         Probe::Latency(options) => {
             let options = [&["--probe", "hot:site_push"], options].concat();
             tracer = Some(Tracer::attach(settings, pid, &options)?);

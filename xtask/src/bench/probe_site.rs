@@ -86,7 +86,7 @@ fn once(settings: &Settings, function: &str, calls: u64, case: &mut Case) -> Res
 
     let mut target = ready()?;
     let offset = floor::offset_of(settings, function)?;
-    let pair = Floor::Pair.attach(settings, target.pid(), "hot", offset)?;
+    let pair = Floor::Pair.attach(settings, target.pid(), &settings.program("hot"), &[offset])?;
     case.naive.push(call_ns(&mut target, calls)? - nothing);
     pair.stop(libc::SIGINT)?;
 

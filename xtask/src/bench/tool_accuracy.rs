@@ -37,7 +37,7 @@ type Figures = BTreeMap<usize, f64>;
 
 /// Runs the service under each tool in turn.
 pub fn measure(settings: &Settings) -> Result<Table> {
-    let (rounds, seconds) = (settings.either(5, 1), settings.either("5", "2"));
+    let (rounds, seconds) = (settings.either(3, 1), settings.either("5", "2"));
     // By tool and figure: how far off it was in each round, in percent.
     let mut errors: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
     for _ in 0..rounds {
