@@ -5,6 +5,7 @@ mod floor;
 mod library;
 mod machine;
 mod nginx;
+mod pages;
 mod peer;
 mod probe_cost;
 mod probe_site;
@@ -32,7 +33,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use self::{machine::Machine, settings::Settings, table::Table};
+use self::{machine::Machine, pages::Section, settings::Settings, table::Table};
 use crate::{debian, process, workload, workspace};
 
 /// Measure the tracer on this machine and print a table for each bench.
@@ -49,7 +50,8 @@ pub struct Bench {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Write the tables as markdown as well, such as docs/performance.md
+    /// Write the tables as markdown as well, such as docs/performance.md; of a file that is there, the
+    /// sections of other benches are kept if they are of this machine
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 
@@ -138,7 +140,18 @@ impl Bench {
             write(path, &format!("{:#}\n", results["json"]))?;
         }
         if let Some(path) = &self.markdown {
-            write(path, results["markdown"].as_str().context("the results have no markdown")?)?;
+            let sections =
+                results["sections"].as_array().context("the results have no sections")?;
+            let sections = sections.iter().filter_map(|section| {
+                let text = |key: &str| section[key].as_str().map(str::to_owned);
+                Some(Section { name: text("name")?, text: text("text")? })
+            });
+            let text = |key: &str| results[key].as_str().with_context(|| format!("no {key}"));
+            let names: Vec<String> =
+                Name::value_variants().iter().map(|name| name.text()).collect();
+            let old = fs::read_to_string(path).unwrap_or_default();
+            let sections = sections.collect();
+            write(path, &pages::merged(&old, text("head")?, text("machine")?, sections, &names))?;
         }
         let failed = results["failed"].as_array().map_or(0, Vec::len);
         if failed > 0 {
@@ -181,12 +194,14 @@ impl Bench {
     fn measure(&self, folder: &Path) -> Result<Value> {
         let settings = Settings::new(folder, self.quick)?;
         let machine = Machine::here();
-        print!("{machine}");
-        let mut markdown = format!(
-            "# Performance\n\nWritten by `cargo xtask bench --markdown docs/performance.md`{}.\n\n\
-             {machine}",
+        println!("{}Load average before the first bench: {}.", machine, machine.load());
+        let head = format!(
+            "# Performance\n\nWritten by `cargo xtask bench --markdown docs/performance.md`{}. Each section is of \
+             one run on this machine:\n\n{machine}",
             if self.quick { ", with --quick: not figures to keep" } else { "" }
         );
+        let load = machine.load();
+        let mut sections = Vec::new();
         let (mut tables, mut failed) = (Vec::new(), Vec::new());
         for name in self.chosen() {
             let text = name.text();
@@ -194,14 +209,23 @@ impl Bench {
             match name.measure(&settings) {
                 Ok(table) => {
                     print!("\n{text}: {table}");
-                    markdown.push_str(&format!("\n## {text}: {}", table.markdown()));
+                    sections.push(json!({
+                        "name": text,
+                        "text": format!(
+                            "## {text}: {}\nLoad average before the run: {load}.\n",
+                            table.markdown()
+                        ),
+                    }));
                     let mut value = table.json();
                     value["name"] = json!(text);
                     tables.push(value);
                 }
                 Err(err) => {
                     eprintln!("xtask: {text} could not be measured: {err:#}");
-                    markdown.push_str(&format!("\n## {text}\n\nCould not be measured: {err:#}.\n"));
+                    sections.push(json!({
+                        "name": text,
+                        "text": format!("## {text}\n\nCould not be measured: {err:#}.\n"),
+                    }));
                     failed.push(text);
                 }
             }
@@ -213,7 +237,13 @@ impl Bench {
             "benches": tables,
             "failed": failed,
         });
-        Ok(json!({ "json": json, "markdown": markdown, "failed": failed }))
+        Ok(json!({
+            "json": json,
+            "head": head,
+            "machine": machine.to_string().trim_end(),
+            "sections": sections,
+            "failed": failed,
+        }))
     }
 
     /// Every bench once, in their order.

@@ -2,6 +2,7 @@
 
 mod diff;
 mod fold;
+mod narrow;
 #[cfg(test)]
 mod tests;
 
@@ -108,7 +109,7 @@ fn write_with(
     let title = title(recording, options.view);
     let subtitle = subtitle(recording, &folded, options);
     let lines: Vec<String> = folded
-        .rounded(MICROSECOND_NS)
+        .drawn(MICROSECOND_NS)
         .map(|(stack, count)| format!("{} {count}", stack.join(";")))
         .collect();
     if lines.is_empty() {
@@ -135,6 +136,7 @@ fn draw(
     // with a character below `;`: `run`, `run::inner`. Ours are sorted by frame. Only as a "chart"
     // does it take them as they are, from the last to the first.
     settings.flame_chart = true;
+    settings.min_width = 100.0 / narrow::SHARE as f64;
     lines.reverse();
     flamegraph::from_lines(&mut settings, lines.iter().map(String::as_str), out)
 }

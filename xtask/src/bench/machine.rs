@@ -37,6 +37,11 @@ impl Machine {
         }
     }
 
+    /// Load average over a minute.
+    pub fn load(&self) -> &str {
+        &self.load
+    }
+
     /// As an object.
     pub fn json(&self) -> Value {
         json!({
@@ -52,9 +57,8 @@ impl Machine {
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, cpu, cores, virtual_machine, load, openssl } = self;
+        let Self { kernel, cpu, cores, virtual_machine, openssl, .. } = self;
         let place = if *virtual_machine { ", in a virtual machine" } else { "" };
-        writeln!(f, "Linux {kernel}, {cpu}, {cores} cores{place}; {openssl}.")?;
-        writeln!(f, "Load average before the first bench: {load}.")
+        writeln!(f, "Linux {kernel}, {cpu}, {cores} cores{place}; {openssl}.")
     }
 }

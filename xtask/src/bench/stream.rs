@@ -1,5 +1,7 @@
 //! `stream`: the tracer's own CPU time and memory under a stream of operations.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, bail};
 
 use super::{
@@ -69,6 +71,7 @@ impl Source {
 #[derive(Default)]
 struct Case {
     cpu_percent: Vec<f64>,
+    steady_percent: Vec<f64>,
     peak_mib: Vec<f64>,
     rate_hz: Vec<f64>,
     counted: u64,
@@ -76,7 +79,8 @@ struct Case {
 }
 
 impl Case {
-    fn add(&mut self, traced: &Traced) -> Result<()> {
+    fn add(&mut self, traced: &Traced, steady_percent: f64) -> Result<()> {
+        self.steady_percent.push(steady_percent);
         let seconds = traced.number("/duration_ns")? as f64 / 1e9;
         self.cpu_percent.push(traced.cpu.as_secs_f64() / seconds * 100.0);
         self.peak_mib.push(traced.peak_bytes as f64 / MIB);
@@ -86,11 +90,22 @@ impl Case {
         Ok(())
     }
 
-    /// For each 10,000 operations a second, what a round took more than that round's run of `idle`.
-    fn for_10k(&self, idle: &Self) -> Vec<f64> {
-        let rounds = self.cpu_percent.iter().zip(&idle.cpu_percent).zip(&self.rate_hz);
-        rounds.map(|((busy, idle), rate)| (busy - idle) / (rate / 1e4).max(1e-9)).collect()
+    /// For each 10,000 operations a second, in percent of a core.
+    fn for_10k(&self) -> Vec<f64> {
+        let rounds = self.steady_percent.iter().zip(&self.rate_hz);
+        rounds.map(|(percent, rate)| percent / (rate / 1e4).max(1e-9)).collect()
     }
+}
+
+/// What the tracer takes while it traces and nothing else: in percent of a core. Half a second at the
+/// start and at the end is left out.
+fn steady_percent(tracer: &Tracer, seconds: u64) -> Result<f64> {
+    let margin = Duration::from_millis(500);
+    std::thread::sleep(margin);
+    let (begun, before) = (Instant::now(), tracer.cpu()?);
+    std::thread::sleep(Duration::from_secs(seconds) - 2 * margin);
+    let spent = tracer.cpu()?.saturating_sub(before);
+    Ok(spent.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0)
 }
 
 /// Traces each source in turn.
@@ -109,7 +124,8 @@ pub fn measure(settings: &Settings) -> Result<Table> {
             if matches!(source, Source::Calls(..)) {
                 target.go()?;
             }
-            case.add(&tracer.end()?)?;
+            let steady = steady_percent(&tracer, seconds)?;
+            case.add(&tracer.end()?, steady)?;
             if case.counted == 0 && *source != Source::Idle {
                 bail!("{}: the tracer counted nothing", source.name());
             }
@@ -121,7 +137,8 @@ pub fn measure(settings: &Settings) -> Result<Table> {
             ("source", "operations"),
             ("rate_hz", "operations/s"),
             ("cpu_percent", "CPU with start and end, % of a core"),
-            ("cpu_percent_for_10k", "% for 10,000/s beyond idle"),
+            ("steady_percent", "between, %"),
+            ("cpu_percent_for_10k", "for 10,000/s, %"),
             ("peak_memory_mib", "peak memory, MiB"),
             ("counted", "counted"),
             ("lost_records", "records lost"),
@@ -130,7 +147,7 @@ pub fn measure(settings: &Settings) -> Result<Table> {
     );
     let median = |values: &[f64]| Spread::of(values).map_or(f64::INFINITY, |spread| spread.median);
     for (source, case) in SOURCES.iter().zip(&cases) {
-        let for_10k = case.for_10k(&cases[0]);
+        let for_10k = case.for_10k();
         let mut missed = Vec::new();
         // As fast as it goes, only what is lost counts, and that it is counted.
         let is_limit = matches!(source, Source::Calls(_, 0));
@@ -154,6 +171,7 @@ pub fn measure(settings: &Settings) -> Result<Table> {
             Cell::Text(source.name()),
             Cell::spread(&case.rate_hz, 0),
             Cell::spread(&case.cpu_percent, 2),
+            Cell::spread(&case.steady_percent, 2),
             if is_idle { Cell::Empty } else { Cell::spread(&for_10k, 2) },
             Cell::spread(&case.peak_mib, 1),
             Cell::Count(case.counted),
@@ -167,9 +185,9 @@ pub fn measure(settings: &Settings) -> Result<Table> {
          {AIM_PEAK_MIB} MiB."
     ));
     table.note(
-        "CPU is user and system time of the whole process over the length of the trace; what starting, \
-         attaching and reporting take is in the idle row. As fast as they can, the calling threads leave the \
-         tracer no CPU of its own.",
+        "CPU is user and system time of the whole process over the length of the trace, with loading, \
+         attaching, naming and reporting in it; between these, it is what following the stream takes. As fast as \
+         they can, the calling threads leave the tracer no CPU of its own.",
     );
     Ok(table)
 }

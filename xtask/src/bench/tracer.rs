@@ -101,6 +101,18 @@ impl Tracer {
         self.child.id()
     }
 
+    /// CPU time of its threads so far. Those that have ended are not in it.
+    pub fn cpu(&self) -> Result<Duration> {
+        let folder = format!("/proc/{}/task", self.pid());
+        let mut total_ns = 0;
+        for entry in std::fs::read_dir(&folder).with_context(|| folder.clone())? {
+            let text = std::fs::read_to_string(entry?.path().join("schedstat"));
+            let text = text.unwrap_or_default();
+            total_ns += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(total_ns))
+    }
+
     /// Ends the trace as Ctrl-C does.
     pub fn stop(self) -> Result<Traced> {
         send(self.child.id(), libc::SIGINT);

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::narrow::without_narrow;
 use super::{Options, View};
 use crate::recording::{Frame, Profile, Reason, Recording, Stack, WaitGroup, Waker};
 
@@ -196,6 +197,19 @@ impl<'a> Folded<'a> {
     /// times add up to the rounded total: each is cut to whole units, and those that are missing
     /// then go to the stacks that were cut the most. What comes to no unit is left out.
     pub fn rounded(self, unit_ns: u64) -> impl Iterator<Item = (Vec<Rc<str>>, u64)> {
+        self.rounded_and(unit_ns, |stacks| stacks)
+    }
+
+    /// The same, but stacks end before frames that are too narrow to be drawn.
+    pub fn drawn(self, unit_ns: u64) -> impl Iterator<Item = (Vec<Rc<str>>, u64)> {
+        self.rounded_and(unit_ns, without_narrow)
+    }
+
+    fn rounded_and(
+        self,
+        unit_ns: u64,
+        shorten: impl FnOnce(Vec<(Vec<u32>, u64)>) -> Vec<(Vec<u32>, u64)>,
+    ) -> impl Iterator<Item = (Vec<Rc<str>>, u64)> {
         let texts = self.labels.texts;
         let mut in_order: Vec<u32> = (0..texts.len() as u32).collect();
         in_order.sort_unstable_by_key(|&id| &texts[id as usize]);
@@ -223,7 +237,8 @@ impl<'a> Folded<'a> {
         for &(at, _) in by_cut.iter().take(missing) {
             stacks[at].1 += 1;
         }
-        stacks.into_iter().filter(|(_, count)| *count > 0).map(move |(frames, count)| {
+        stacks.retain(|(_, count)| *count > 0);
+        shorten(stacks).into_iter().map(move |(frames, count)| {
             let text = |&place: &u32| Rc::clone(&texts[in_order[place as usize] as usize]);
             (frames.iter().map(text).collect(), count)
         })
