@@ -120,12 +120,15 @@ fn payload(recording: &Path) -> Value {
 }
 
 fn stacks(json: &Value) -> BTreeMap<u64, Stack> {
-    let all = json["stacks"].as_array().expect("stacks");
+    let table = &json["stacks"];
+    let frames = table["frames"].as_array().expect("frames");
+    let all = table["stacks"].as_array().expect("stacks");
+    let frame_at = |index: &Value| frame(&frames[index.as_u64().expect("an index") as usize]);
     all.iter()
         .map(|stack| {
-            let frames = stack["frames"].as_array().expect("frames");
+            let indices = stack["frames"].as_array().expect("indices");
             let stack_of = Stack {
-                frames: frames.iter().map(frame).collect(),
+                frames: indices.iter().map(frame_at).collect(),
                 is_whole: stack["truncated"].is_null() && stack["used_frame_pointer"] == false,
                 truncated: text(stack, "truncated"),
             };

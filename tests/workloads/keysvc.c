@@ -66,6 +66,7 @@ static struct {
     uint64_t hold_ns;
     uint64_t audit_ns; /* how long the audit log is written, under the lock; 0: there is none */
     uint64_t tamper;
+    uint64_t progress_ms; /* how often the number of requests so far is told; 0: never */
     bool size_queries, wait_start, wait_end;
 } options = { .threads = 4, .first_algorithm = 0, .algorithms = ALGORITHMS };
 
@@ -308,6 +309,23 @@ static struct rusage switches_so_far(void)
     return usage;
 }
 
+/* Tells how many requests there were so far, when that was, and the CPU time so far, on stderr. */
+static void *tell_progress(void *argument)
+{
+    const struct worker *workers = argument;
+    struct timespec pause = { .tv_sec = (time_t)(options.progress_ms / 1000),
+                              .tv_nsec = (long)(options.progress_ms % 1000 * 1000000) };
+    while (!stop) {
+        nanosleep(&pause, NULL);
+        size_t requests = 0;
+        for (unsigned t = 0; t < options.threads; t++)
+            requests += __atomic_load_n(&workers[t].requests.count, __ATOMIC_RELAXED);
+        fprintf(stderr, "progress: %zu %llu %llu\n", requests, (unsigned long long)now_ns(),
+                (unsigned long long)cpu_so_far_ns());
+    }
+    return NULL;
+}
+
 static void print_result(struct worker *workers, uint64_t elapsed_ns, uint64_t cpu_ns, long voluntary,
                          long involuntary)
 {
@@ -384,6 +402,8 @@ static void usage(FILE *stream)
           "                     and then pauses four times as long\n"
           "  --tamper N         give every Nth verification of a thread a wrong signature\n"
           "  --size-queries     ask for the signature's size before each signing\n"
+          "  --progress MS      tell on stderr every MS milliseconds: requests so far, the clock and\n"
+          "                     the CPU time in ns\n"
           "  --wait-start       begin only after a line on stdin or SIGUSR1\n"
           "  --wait-end         after the result, stay until a line on stdin or a signal\n"
           "  --help             print this\n\n"
@@ -394,7 +414,8 @@ static void usage(FILE *stream)
 
 static void parse_options(int argc, char **argv)
 {
-    enum { THREADS = 256, ALGORITHM, SECONDS, COUNT, RATE, HOLD, AUDIT, TAMPER, SIZE, START, END, HELP };
+    enum { THREADS = 256, ALGORITHM, SECONDS, COUNT, RATE, HOLD, AUDIT, TAMPER, SIZE, PROGRESS,
+           START, END, HELP };
     static const struct option table[] = {
         { "threads", required_argument, NULL, THREADS },
         { "algorithm", required_argument, NULL, ALGORITHM },
@@ -405,6 +426,7 @@ static void parse_options(int argc, char **argv)
         { "audit-ms", required_argument, NULL, AUDIT },
         { "tamper", required_argument, NULL, TAMPER },
         { "size-queries", no_argument, NULL, SIZE },
+        { "progress", required_argument, NULL, PROGRESS },
         { "wait-start", no_argument, NULL, START },
         { "wait-end", no_argument, NULL, END },
         { "help", no_argument, NULL, HELP },
@@ -432,6 +454,7 @@ static void parse_options(int argc, char **argv)
         case AUDIT: options.audit_ns = parse_count(optarg, "--audit-ms") * 1000000; break;
         case TAMPER: options.tamper = parse_count(optarg, "--tamper"); break;
         case SIZE: options.size_queries = true; break;
+        case PROGRESS: options.progress_ms = parse_count(optarg, "--progress"); break;
         case START: options.wait_start = true; break;
         case END: options.wait_end = true; break;
         case HELP: usage(stdout); exit(0);
@@ -483,7 +506,9 @@ int main(int argc, char **argv)
         if (pthread_create(&workers[t].thread, NULL, serve, &workers[t]) != 0)
             die("cannot start thread %u", t);
     }
-    pthread_t auditor;
+    pthread_t auditor, progress;
+    if (options.progress_ms != 0 && pthread_create(&progress, NULL, tell_progress, workers) != 0)
+        die("cannot start the thread that tells the progress");
     if (options.audit_ns != 0 && pthread_create(&auditor, NULL, audit, NULL) != 0)
         die("cannot start the auditor");
     int timeout_ms = options.seconds ? (int)(options.seconds * 1000) : -1;
@@ -496,6 +521,8 @@ int main(int argc, char **argv)
     }
     if (options.audit_ns != 0)
         pthread_join(auditor, NULL);
+    if (options.progress_ms != 0)
+        pthread_join(progress, NULL);
     uint64_t elapsed_ns = now_ns() - begin;
     struct rusage after = switches_so_far();
     print_result(workers, elapsed_ns, cpu_so_far_ns() - cpu_before_ns, after.ru_nvcsw - before.ru_nvcsw,

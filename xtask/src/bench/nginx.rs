@@ -2,6 +2,8 @@
 
 use std::{
     fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -13,12 +15,15 @@ use super::target::{bound, send};
 use crate::process;
 
 const PORT: u16 = 18_443;
+/// Where it tells its counts, without TLS.
+const STATUS_PORT: u16 = 18_444;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running nginx. Dropping it ends it.
 pub struct Nginx {
     master: Child,
     url: String,
+    started: Instant,
 }
 
 impl Nginx {
@@ -43,7 +48,8 @@ impl Nginx {
              http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n\
              fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n\
              server {{ listen 127.0.0.1:{PORT} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};\n\
-             ssl_session_cache off; ssl_session_tickets off; location / {{ return 200 \"ok\"; }} }} }}\n",
+             ssl_session_cache off; ssl_session_tickets off; location / {{ return 200 \"ok\"; }} }}\n\
+             server {{ listen 127.0.0.1:{STATUS_PORT}; location / {{ stub_status; }} }} }}\n",
             folder = folder.display(),
             certificate = certificate.display(),
             key = key.display(),
@@ -53,7 +59,8 @@ impl Nginx {
         command.arg("-c").arg(&settings).arg("-p").arg(&folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let master = bound(&mut command).spawn().context("`nginx` cannot run")?;
-        let mut nginx = Self { master, url: format!("https://127.0.0.1:{PORT}/") };
+        let url = format!("https://127.0.0.1:{PORT}/");
+        let mut nginx = Self { master, url, started: Instant::now() };
         let deadline = Instant::now() + PATIENCE;
         while nginx.worker().is_err() {
             if nginx.master.try_wait()?.is_some() || Instant::now() > deadline {
@@ -76,6 +83,30 @@ impl Nginx {
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
         let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
         first.context("nginx has no worker")
+    }
+
+    /// Requests so far, those for this count included.
+    ///
+    /// # Errors
+    /// It does not tell.
+    pub fn requests(&self) -> Result<u64> {
+        let mut stream =
+            TcpStream::connect(("127.0.0.1", STATUS_PORT)).context("nginx's status")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page).context("nginx's status")?;
+        // A line of headings, and below it: accepted and handled connections, requests.
+        let mut lines = page.lines().skip_while(|line| !line.starts_with("server accepts"));
+        let numbers = lines.nth(1).and_then(|line| line.split_whitespace().nth(2));
+        numbers
+            .and_then(|text| text.parse().ok())
+            .with_context(|| format!("nginx's status:\n{page}"))
+    }
+
+    /// When it was started.
+    pub fn started(&self) -> Instant {
+        self.started
     }
 
     /// Where it answers.

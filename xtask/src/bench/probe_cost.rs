@@ -56,7 +56,7 @@ impl Probe {
 
 /// Calls a function that does nothing under each probe in turn.
 pub fn measure(settings: &Settings) -> Result<Table> {
-    let (rounds, calls) = (settings.either(15, 2), settings.either(150_000, 50_000));
+    let (rounds, calls) = (settings.either(9, 2), settings.either(150_000, 50_000));
     let offset = floor::offset_of(settings, FUNCTION)?;
     let mut times = PROBES.map(|_| Vec::new());
     let mut missing = PROBES.map(|_| None);

@@ -1,6 +1,6 @@
 //! `service-slowdown`: the requests that a service loses while it is traced, beside the peers.
 
-use std::{collections::BTreeMap, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -16,6 +16,8 @@ use super::{
     tracer::Tracer,
 };
 
+/// For so long a tool is attached, and none is before and after.
+const WINDOW_MS: u64 = 1_000;
 /// More than this many percent is a miss.
 const AIM_PERCENT: f64 = 3.0;
 
@@ -71,7 +73,7 @@ impl Service {
 
 /// Runs each service under each tool in turn.
 pub fn measure(settings: &Settings) -> Result<Table> {
-    let (rounds, seconds) = (settings.either(5, 2), settings.either(2, 1));
+    let rounds = settings.either(8, 2);
     let peer_rounds = settings.either(2, 1);
     let mut table = Table::new(
         "requests a service loses while it is traced",
@@ -90,20 +92,22 @@ pub fn measure(settings: &Settings) -> Result<Table> {
     for service in SERVICES {
         let mut runs = vec![Runs::default(); tools.len()];
         let mut called = Vec::new();
-        let mut run = |tool: Tool| {
-            let run = once(settings, service, tool, seconds, &mut called);
-            run.with_context(|| format!("{}: {}", service.name(), tool.name()))
-        };
         let mut untraced = Runs::default();
+        // One life for all: another one can be faster or slower by ten percent.
+        let load = Load::start(settings, service)?;
         for round in 0..rounds {
-            let mut before = run(Tool::Nothing)?;
+            let mut before = load.window()?;
             untraced.add(&before);
             for (tool, runs) in tools.iter().zip(&mut runs) {
                 if matches!(tool, Tool::Peer(_)) && round >= peer_rounds {
                     continue;
                 }
-                let traced = run(*tool)?;
-                let after = run(Tool::Nothing)?;
+                let name = || format!("{}: {}", service.name(), tool.name());
+                let attached = Attached::new(settings, load.pid()?, *tool, &called);
+                let attached = attached.with_context(name)?;
+                let traced = load.window()?;
+                attached.stop(&mut called).with_context(name)?;
+                let after = load.window()?;
                 runs.add(&traced);
                 runs.compare(&traced, [&before, &after]);
                 untraced.add(&after);
@@ -127,8 +131,9 @@ pub fn measure(settings: &Settings) -> Result<Table> {
         }
     }
     table.note(format!(
-        "{rounds} rounds of {seconds} s, {peer_rounds} for the peers, the tools in turn within each: median (min – \
-         max); what is lost is told against the untraced runs just before and after."
+        "{rounds} rounds, {peer_rounds} for the peers, the tools in turn within each, attached to one and the same \
+         process for {WINDOW_MS} ms: median (min – max); what is lost is told against the untraced times of the same length \
+         just before and after."
     ));
     table.note(
         "All CPUs are busy, so what the tool itself takes is lost to the service too. CPU time of a request is \
@@ -167,7 +172,7 @@ impl Runs {
     }
 }
 
-/// One run of a service.
+/// A while of a service.
 struct Run {
     /// Requests a second.
     rate: f64,
@@ -175,48 +180,83 @@ struct Run {
     cpu_us: Option<f64>,
 }
 
+/// How far a service is.
+struct Progress {
+    requests: u64,
+    time_ns: u64,
+    cpu_ns: Option<u64>,
+}
+
+/// A service under load.
+enum Load {
+    KeyService(Target),
+    Nginx { nginx: Nginx, _wrk: Target },
+}
+
+impl Load {
+    fn start(settings: &Settings, service: Service) -> Result<Self> {
+        match service {
+            Service::KeyService(_, options) => {
+                let mut command = settings.key_service(options);
+                command.args(["--algorithm", "ecdsa-p256", "--progress", "20"]);
+                let mut target = Target::ready(&mut command)?;
+                target.go()?;
+                Ok(Self::KeyService(target))
+            }
+            Service::Nginx => {
+                let nginx = Nginx::start(&settings.folder)?;
+                let wrk = wrk(nginx.url())?;
+                Ok(Self::Nginx { nginx, _wrk: wrk })
+            }
+        }
+    }
+
+    fn pid(&self) -> Result<u32> {
+        match self {
+            Self::KeyService(target) => Ok(target.pid()),
+            Self::Nginx { nginx, .. } => nginx.worker(),
+        }
+    }
+
+    fn progress(&self) -> Result<Progress> {
+        match self {
+            Self::KeyService(target) => {
+                let line = target.says_next("progress: ")?;
+                let mut numbers = line.split(' ').skip(1).map(str::parse::<u64>);
+                let mut next = || numbers.next().and_then(Result::ok).context("keysvc's progress");
+                let (requests, time_ns, cpu_ns) = (next()?, next()?, Some(next()?));
+                Ok(Progress { requests, time_ns, cpu_ns })
+            }
+            Self::Nginx { nginx, .. } => {
+                let requests = nginx.requests()?;
+                let time_ns = u64::try_from(nginx.started().elapsed().as_nanos())?;
+                Ok(Progress { requests, time_ns, cpu_ns: None })
+            }
+        }
+    }
+
+    /// A moment for all to settle, and then the window.
+    fn window(&self) -> Result<Run> {
+        std::thread::sleep(Duration::from_millis(100));
+        let begin = self.progress()?;
+        std::thread::sleep(Duration::from_millis(WINDOW_MS));
+        let end = self.progress()?;
+        let requests = (end.requests - begin.requests) as f64;
+        if requests == 0.0 {
+            bail!("the service serves nothing");
+        }
+        let cpu_us = |(end, begin)| (end - begin) as f64 / requests / 1e3;
+        Ok(Run {
+            rate: requests / (end.time_ns - begin.time_ns) as f64 * 1e9,
+            cpu_us: end.cpu_ns.zip(begin.cpu_ns).map(cpu_us),
+        })
+    }
+}
+
 /// The functions of one file that were called.
 struct Called {
     file: PathBuf,
     offsets: Vec<u64>,
-}
-
-/// Runs a service under a tool. `called` is what the tracer saw called, for the empty programs.
-fn once(
-    settings: &Settings,
-    service: Service,
-    tool: Tool,
-    seconds: u64,
-    called: &mut Vec<Called>,
-) -> Result<Run> {
-    match service {
-        Service::KeyService(_, options) => {
-            let seconds = seconds.to_string();
-            let mut command = settings.key_service(options);
-            command.args(["--algorithm", "ecdsa-p256", "--seconds", &seconds]);
-            let mut target = Target::ready(&mut command)?;
-            let traced = Attached::new(settings, target.pid(), tool, called)?;
-            target.go()?;
-            let (_, result) = target.result()?;
-            traced.stop(called)?;
-            let number = |pointer: &str| {
-                let value = result.pointer(pointer).and_then(Value::as_f64);
-                value.with_context(|| format!("keysvc's result has no {pointer}"))
-            };
-            let requests = number("/requests/count")?;
-            Ok(Run {
-                rate: requests / number("/elapsed_ns")? * 1e9,
-                cpu_us: Some(number("/cpu_ns")? / requests / 1e3),
-            })
-        }
-        Service::Nginx => {
-            let nginx = Nginx::start(&settings.folder)?;
-            let traced = Attached::new(settings, nginx.worker()?, tool, called)?;
-            let rate = wrk(nginx.url(), seconds)?;
-            traced.stop(called)?;
-            Ok(Run { rate, cpu_us: None })
-        }
-    }
 }
 
 /// A tool that is attached.
@@ -284,21 +324,9 @@ pub fn libcrypto(pid: u32, symbol: &str) -> Result<Function> {
     Ok(Function { file, is_library: true, symbol: symbol.to_owned() })
 }
 
-/// Requests a second that `wrk` gets through, each with a connection of its own.
-fn wrk(url: &str, seconds: u64) -> Result<f64> {
+/// Requests without a pause, each with a connection of its own.
+fn wrk(url: &str) -> Result<Target> {
     let mut command = Command::new("wrk");
-    command.args([
-        "-t",
-        "1",
-        "-c",
-        "8",
-        "-d",
-        &format!("{seconds}s"),
-        "-H",
-        "Connection: close",
-        url,
-    ]);
-    let text = crate::process::output(&mut command)?;
-    let line = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"));
-    line.and_then(|rate| rate.trim().parse().ok()).with_context(|| format!("wrk said:\n{text}"))
+    command.args(["-t", "1", "-c", "8", "-d", "600s", "-H", "Connection: close", url]);
+    Target::busy(&mut command)
 }

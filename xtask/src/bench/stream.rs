@@ -110,7 +110,7 @@ fn steady_percent(tracer: &Tracer, seconds: u64) -> Result<f64> {
 
 /// Traces each source in turn.
 pub fn measure(settings: &Settings) -> Result<Table> {
-    let (rounds, seconds) = (settings.either(3, 1), settings.either(8, 2));
+    let (rounds, seconds) = (settings.either(3, 1), settings.either(5, 2));
     let duration = format!("{seconds}s");
     let mut cases: [Case; SOURCES.len()] = std::array::from_fn(|_| Case::default());
     for _ in 0..rounds {

@@ -111,6 +111,13 @@ impl Target {
         Ok(())
     }
 
+    /// The next line on stderr that begins so; what was said before is passed over.
+    pub fn says_next(&self, start: &str) -> Result<String> {
+        while self.stderr.try_recv().is_ok() {}
+        let line = wait_for(&self.stderr, start, &mut Vec::new());
+        Ok(line.with_context(|| self.name.clone())?.1)
+    }
+
     fn short_name(&self) -> &str {
         self.name.rsplit('/').next().unwrap_or_default()
     }
