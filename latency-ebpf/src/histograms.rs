@@ -8,6 +8,7 @@ use latency_common::histogram::{BUCKETS, KernelHistogram, bucket_of};
 use latency_common::record::SlotKey;
 
 use crate::counters::{add, count};
+use crate::slots;
 
 /// One histogram a slot; the loader sets the size. Slot 0 takes what finds no slot of its own.
 #[map]
@@ -99,20 +100,10 @@ fn find_slot(key: u64) -> u32 {
     if let Some(slot) = unsafe { HISTOGRAM_SLOTS.get(key) } {
         return *slot;
     }
-    let Some(allocator) = SLOT_ALLOCATOR.get_ptr_mut(0) else { return 0 };
-    // SAFETY: a map value just looked up.
-    let slot = unsafe {
-        let [next, slots] = *allocator;
-        if next >= slots {
-            return 0;
-        }
-        // Not relaxed: LLVM's BPF backend makes of a relaxed one the instruction that does not
-        // fetch, and takes the operand for the old value.
-        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::AcqRel }>(
-            allocator.cast::<u32>(),
-            1,
-        )
-    };
+    let slot = slots::next(&SLOT_ALLOCATOR);
+    if slot == slots::NONE {
+        return slots::NONE;
+    }
     // Another CPU may have been first: then its slot counts, and ours stays empty.
     let _ = HISTOGRAM_SLOTS.insert(key, slot, BPF_NOEXIST as u64);
     // SAFETY: as above.

@@ -17,6 +17,7 @@ mod profile;
 mod requests;
 mod return_probes;
 mod sched;
+mod slots;
 mod task;
 mod threads;
 mod trap;

@@ -6,7 +6,7 @@
 //!
 //! The program runs in the interrupt of a timer, or in an NMI where the event counts cycles, on top of
 //! any other program of this CPU: it keeps scratch memory of its own, and writes to nothing that the
-//! others write but counters and the ring buffer, which are made for it.
+//! others write but counters, the ring buffer, and the hints of [`threads`], which are made for it.
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_RB_NO_WAKEUP, bpf_perf_event_data};

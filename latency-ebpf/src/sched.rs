@@ -245,8 +245,8 @@ pub fn waking(ctx: &BtfTracePointContext) {
     // SAFETY: a live map value; the kernel lets one waker at a time try, and a thread that waits
     // writes nothing. Its switch may still be running: it writes other fields.
     let thread = unsafe { &mut *thread };
-    let current = Task::current();
     let ids = identity::Current::any();
+    let current = ids.task;
     thread.waker = Waker {
         stack_id: waker_stack(&ids),
         tgid: ids.tgid,

@@ -16,7 +16,7 @@ use latency_common::thread::ThreadState;
 use crate::calls::elapsed_since;
 use crate::counters::count;
 use crate::task::Task;
-use crate::{globals, sched};
+use crate::{globals, sched, slots};
 
 /// By slot. The loader sets the size, of this and the two maps after it.
 #[map]
@@ -31,11 +31,9 @@ static THREAD_SLOTS: HashMap<u32, u32> = HashMap::with_max_entries(16_384, 0);
 static FREE_SLOTS: Stack<u32> = Stack::with_max_entries(16_384, 0);
 
 /// `[0]`: how many slots were ever in use, and how many there are; the loader sets both. Slot 0
-/// ([`NO_SLOT`]) is no thread's.
+/// ([`slots::NONE`]) is no thread's.
 #[map]
 static USED_SLOTS: Array<[u32; 2]> = Array::with_max_entries(1, 0);
-
-const NO_SLOT: u32 = 0;
 
 /// The slots found last, by the low bits of the thread id. Only a hint, which [`ThreadState::owner`]
 /// confirms: a look into an array costs next to nothing, one into a hash table some 60 ns, and an
@@ -76,26 +74,29 @@ pub fn get_or_insert(tid: u32) -> Option<*mut ThreadState> {
     if let Some(thread) = get(tid) {
         return Some(thread);
     }
-    match insert(tid) {
-        NO_SLOT => None,
+    let thread = match insert(tid) {
+        slots::NONE => None,
         slot => THREADS.get_ptr_mut(slot),
+    };
+    if thread.is_none() {
+        count(Counter::ThreadTableFull);
     }
+    thread
 }
 
-/// Gives a thread a slot; [`NO_SLOT`] when the table is full. A function of its own: it is run once
+/// Gives a thread a slot; [`slots::NONE`] when the table is full. A function of its own: it is run once
 /// a thread, and the programs that might have to are large.
 #[inline(never)]
 fn insert(tid: u32) -> u32 {
     let slot = match FREE_SLOTS.pop() {
         Ok(Some(slot)) => slot,
-        _ => unused_slot(),
+        _ => slots::next(&USED_SLOTS),
     };
     let (Some(thread), Some(new)) = (THREADS.get_ptr_mut(slot), NEW_THREAD.get(0)) else {
-        return NO_SLOT;
+        return slots::NONE;
     };
-    if slot == NO_SLOT {
-        count(Counter::ThreadTableFull);
-        return NO_SLOT;
+    if slot == slots::NONE {
+        return slots::NONE;
     }
     let _ = THREADS.set(slot, new, 0);
     // SAFETY: a map value just looked up; the slot is nobody else's yet.
@@ -106,32 +107,7 @@ fn insert(tid: u32) -> u32 {
     // The thread's own switch inserted it first, inside of this program: then that entry counts.
     free(slot);
     // SAFETY: plain integers.
-    match unsafe { THREAD_SLOTS.get(tid) } {
-        Some(slot) => *slot,
-        None => {
-            count(Counter::ThreadTableFull);
-            NO_SLOT
-        }
-    }
-}
-
-/// A slot that no thread ever had; [`NO_SLOT`] when there is none left.
-#[inline(always)]
-fn unused_slot() -> u32 {
-    let Some(used) = USED_SLOTS.get_ptr_mut(0) else { return NO_SLOT };
-    // SAFETY: a map value just looked up.
-    unsafe {
-        let [next, slots] = *used;
-        if next >= slots {
-            return NO_SLOT;
-        }
-        // As in `histograms`: not relaxed, so that it fetches. Several CPUs may pass the check at
-        // once, and get slots that are not there: `THREADS` has no such entry.
-        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::AcqRel }>(
-            used.cast::<u32>(),
-            1,
-        )
-    }
+    unsafe { THREAD_SLOTS.get(tid) }.copied().unwrap_or(slots::NONE)
 }
 
 /// Forgets a thread.
