@@ -295,5 +295,6 @@ fn temporary(path: &Path) -> PathBuf {
 
 /// The program of that name, should it be on `PATH`.
 fn installed(program: &str) -> bool {
-    process::probe(Command::new(program).arg("--version")).is_some()
+    // Not every tool has a `--version`.
+    process::probe(Command::new("sh").args(["-c", "command -v \"$1\"", "sh", program])).is_some()
 }

@@ -4,8 +4,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 
 use anyhow::Result;
 
-use super::{settings::Settings, target::Target};
-use crate::process;
+use super::{installed, settings::Settings, target::Target};
 
 /// A function that a tool is to time.
 #[derive(Clone, Debug)]
@@ -106,8 +105,7 @@ impl Peer {
 
     /// Whether it can be started.
     pub fn is_installed(self) -> bool {
-        let look = format!("command -v {}", self.program());
-        process::probe(Command::new("sh").args(["-c", &look])).is_some()
+        installed(self.program())
     }
 
     /// Attaches it to a process, of which `function` is what it times. It has two seconds to get

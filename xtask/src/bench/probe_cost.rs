@@ -1,6 +1,7 @@
 //! `probe-cost`: what a traced call costs the target.
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use super::{
     floor::{self, Floor},
@@ -163,7 +164,11 @@ fn once(settings: &Settings, probe: Probe, calls: u64, offset: u64) -> Result<f6
 /// Lets `hot` make its calls; nanoseconds of each.
 pub fn call_ns(target: &mut Target, calls: u64) -> Result<f64> {
     target.go()?;
-    let (_, result) = target.result()?;
+    ns_of_call(&target.result()?.1, calls)
+}
+
+/// Nanoseconds of each call, as `hot` tells.
+pub fn ns_of_call(result: &Value, calls: u64) -> Result<f64> {
     if result["calls"] != calls {
         bail!("hot did not make {calls} calls");
     }

@@ -1,16 +1,19 @@
 //! `scale`: how the tracer's costs grow with the size of what it traces.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result};
+use serde_json::Value;
 
 use super::{
-    probe_cost::call_ns,
+    probe_cost::ns_of_call,
     settings::Settings,
     spread::Spread,
     stack_cost::{Switch, program_ns},
     statistics::Statistics,
     table::{Cell, Table},
     target::Target,
-    tracer::Tracer,
+    tracer::{Traced, Tracer},
 };
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -107,6 +110,15 @@ pub fn measure(settings: &Settings) -> Result<Table> {
     Ok(table)
 }
 
+/// Traces a workload from its word to start to its result.
+fn traced(settings: &Settings, command: &mut Command, options: &[&str]) -> Result<(Value, Traced)> {
+    let mut target = Target::ready(command)?;
+    let tracer = Tracer::attach(settings, target.pid(), options)?;
+    target.go()?;
+    let (_, result) = target.result()?;
+    Ok((result, tracer.stop()?))
+}
+
 fn threads(settings: &Settings, rounds: usize) -> Result<[Series; 3]> {
     const OF: &str = "threads";
     let mut start = Series::new(OF, "exec → \"attached\"", "ms", 1);
@@ -119,11 +131,9 @@ fn threads(settings: &Settings, rounds: usize) -> Result<[Series; 3]> {
             let text = threads.to_string();
             let each = calls / threads;
             let mut command = settings.hot("site_push", each, &["--threads", &text]);
-            let mut target = Target::ready(&mut command)?;
-            let tracer = Tracer::attach(settings, target.pid(), &["--probe", "hot:site_push"])?;
+            let (result, traced) = traced(settings, &mut command, &["--probe", "hot:site_push"])?;
             // Each CPU works at its own share.
-            let ns = call_ns(&mut target, each * threads)? * threads.min(cores) as f64;
-            let traced = tracer.stop()?;
+            let ns = ns_of_call(&result, each * threads)? * threads.min(cores) as f64;
             start.add(threads, traced.attached.as_secs_f64() * 1e3);
             call.add(threads, ns);
             memory.add(threads, traced.peak_bytes as f64 / MIB);
@@ -140,10 +150,7 @@ fn mappings(settings: &Settings, rounds: usize) -> Result<[Series; 2]> {
         for mappings in [10, 100, 1_000, 10_000] {
             let text = mappings.to_string();
             let mut command = settings.hot("site_push", 1_000, &["--mappings", &text]);
-            let mut target = Target::ready(&mut command)?;
-            let tracer = Tracer::attach(settings, target.pid(), &["--probe", "hot:site_push"])?;
-            call_ns(&mut target, 1_000)?;
-            let traced = tracer.stop()?;
+            let (_, traced) = traced(settings, &mut command, &["--probe", "hot:site_push"])?;
             start.add(mappings, traced.attached.as_secs_f64() * 1e3);
             memory.add(mappings, traced.peak_bytes as f64 / MIB);
         }
@@ -161,12 +168,8 @@ fn probes(settings: &Settings, rounds: usize) -> Result<[Series; 2]> {
             let names: Vec<String> =
                 (1..=probes).map(|level| format!("depth:level_{level:03o}")).collect();
             let options: Vec<&str> = names.iter().flat_map(|name| ["--probe", name]).collect();
-            let mut command = std::process::Command::new(settings.program("depth"));
-            let mut target = Target::ready(command.args(["63", "10"]))?;
-            let tracer = Tracer::attach(settings, target.pid(), &options)?;
-            target.go()?;
-            target.result()?;
-            let traced = tracer.stop()?;
+            let mut command = Command::new(settings.program("depth"));
+            let (_, traced) = traced(settings, command.args(["63", "10"]), &options)?;
             start.add(probes, traced.attached.as_secs_f64() * 1e3);
             detach.add(probes, traced.detach.as_secs_f64() * 1e3);
         }
@@ -194,11 +197,8 @@ fn stacks(settings: &Settings, rounds: usize) -> Result<[Series; 3]> {
     let mut end = Series::new(OF, "Ctrl-C → exit", "ms", 0);
     for _ in 0..rounds {
         for stacks in [1_000, 10_000, settings.either(100_000, 30_000)] {
-            let mut target = Target::ready(&mut settings.paths(stacks, 1))?;
-            let tracer = Tracer::attach(settings, target.pid(), &["--probe", "paths:empty"])?;
-            target.go()?;
-            target.result()?;
-            let traced = tracer.stop()?;
+            let mut command = settings.paths(stacks, 1);
+            let (_, traced) = traced(settings, &mut command, &["--probe", "paths:empty"])?;
             cpu.add(stacks, traced.cpu.as_secs_f64() * 1e3);
             memory.add(stacks, traced.peak_bytes as f64 / MIB);
             end.add(stacks, traced.end.as_secs_f64() * 1e3);

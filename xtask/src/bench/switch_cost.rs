@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    floor,
+    floor, installed,
     settings::Settings,
     spread::Spread,
     statistics::{Statistics, scheduler_programs},
@@ -51,15 +51,14 @@ impl Tool {
             Self::OffCpuTime => "offcputime",
             Self::Bpftrace => "bpftrace",
         };
-        let look = format!("command -v {program}");
-        process::probe(Command::new("sh").args(["-c", &look])).is_some()
+        installed(program)
     }
 }
 
 /// Two threads on one CPU that pass a byte to and fro: two switches and two wakeups a turn.
 pub fn measure(settings: &Settings) -> Result<Table> {
     let (rounds, turns) = (settings.either(11, 3), settings.either(100_000_u64, 20_000));
-    if process::probe(Command::new("sh").args(["-c", "command -v perf"])).is_none() {
+    if !installed("perf") {
         bail!("perf is not installed (linux-perf)");
     }
     let mut times = TOOLS.map(|_| Vec::new());
