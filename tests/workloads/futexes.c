@@ -159,21 +159,13 @@ int main(int argc, char **argv)
     if (argc < 2)
         die("Usage: futexes N [--wait] [--wait-end]");
     unsigned long count = parse_count(argv[1], "N");
-    int wait_end = 0;
     struct sigaction action = { .sa_handler = ignore }; /* without SA_RESTART */
     sigaction(SIGUSR2, &action, NULL);
     waiter = (pid_t)syscall(SYS_gettid);
     pthread_t helper;
     if (pthread_create(&helper, NULL, obey, NULL) != 0)
         die("cannot start a thread");
-    for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "--wait") == 0)
-            wait_for_line("futexes: ready");
-        else if (strcmp(argv[i], "--wait-end") == 0)
-            wait_end = 1;
-        else
-            die("unexpected argument '%s'", argv[i]);
-    }
+    int wait_end = wait_options(argc, argv, 2, "futexes: ready");
     for (unsigned long i = 0; i < count; i++)
         round_of_calls();
     printf("{\"eagain\":%lu,\"timeout\":%lu,\"eintr\":%lu,\"wait\":%lu,\"bitset\":%lu,\"pi\":%lu,"

@@ -95,16 +95,8 @@ int main(int argc, char **argv)
     if (strcmp(mode, "pause") && strcmp(mode, "spin") && strcmp(mode, "malloc")
         && strcmp(mode, "names"))
         die("no mode '%s'", mode);
-    int wait_end = 0;
     unsigned long milliseconds = parse_count(argv[2], "CPU_MS");
-    for (int i = 3; i < argc; i++) {
-        if (strcmp(argv[i], "--wait") == 0)
-            wait_for_line("oncpu: ready");
-        else if (strcmp(argv[i], "--wait-end") == 0)
-            wait_end = 1;
-        else
-            die("unexpected argument '%s'", argv[i]);
-    }
+    int wait_end = wait_options(argc, argv, 3, "oncpu: ready");
     cpu_ms = used_ms() + milliseconds;
     pthread_spin_init(&spinlock, PTHREAD_PROCESS_PRIVATE);
     pthread_t threads[2];

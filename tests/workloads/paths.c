@@ -48,17 +48,9 @@ int main(int argc, char **argv)
     if (argc < 3)
         die("Usage: paths STACKS CALLS [--wait] [--wait-end]");
     unsigned long stacks = parse_count(argv[1], "STACKS"), calls = parse_count(argv[2], "CALLS");
-    int wait_end = 0;
     if (stacks >= 1UL << DIGITS)
         die("STACKS: below %lu", 1UL << DIGITS);
-    for (int i = 3; i < argc; i++) {
-        if (strcmp(argv[i], "--wait") == 0)
-            wait_for_line("paths: ready");
-        else if (strcmp(argv[i], "--wait-end") == 0)
-            wait_end = 1;
-        else
-            die("unexpected argument '%s'", argv[i]);
-    }
+    int wait_end = wait_options(argc, argv, 3, "paths: ready");
     for (unsigned long path = 0; path < stacks; path++) {
         for (unsigned long i = 0; i < calls; i++)
             empty();

@@ -44,16 +44,8 @@ int main(int argc, char **argv)
         die("Usage: tiny work|nested|both N [--wait] [--wait-end]");
     int work_too = strcmp(argv[1], "work") == 0 || strcmp(argv[1], "both") == 0;
     int nested_too = strcmp(argv[1], "nested") == 0 || strcmp(argv[1], "both") == 0;
-    int wait_end = 0;
     unsigned long count = parse_count(argv[2], "N");
-    for (int i = 3; i < argc; i++) {
-        if (strcmp(argv[i], "--wait") == 0)
-            wait_for_line("tiny: ready");
-        else if (strcmp(argv[i], "--wait-end") == 0)
-            wait_end = 1;
-        else
-            die("unexpected argument '%s'", argv[i]);
-    }
+    int wait_end = wait_options(argc, argv, 3, "tiny: ready");
     for (unsigned long i = 0; i < count; i++) {
         if (work_too)
             work();

@@ -48,6 +48,22 @@ static inline void wait_for_line(const char *word)
     }
 }
 
+/* Takes the options from `first` on: --wait says `ready` and waits for the word to start. Returns whether
+ * --wait-end was among them: to wait for another word after the result. */
+static inline int wait_options(int argc, char **argv, int first, const char *ready)
+{
+    int wait_end = 0;
+    for (int i = first; i < argc; i++) {
+        if (strcmp(argv[i], "--wait") == 0)
+            wait_for_line(ready);
+        else if (strcmp(argv[i], "--wait-end") == 0)
+            wait_end = 1;
+        else
+            die("unexpected argument '%s'", argv[i]);
+    }
+    return wait_end;
+}
+
 #ifdef WORKLOAD_OPENSSL
 #include <openssl/err.h>
 #include <openssl/evp.h>
