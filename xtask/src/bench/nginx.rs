@@ -23,7 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Nginx {
     master: Child,
     url: String,
-    started: Instant,
 }
 
 impl Nginx {
@@ -59,8 +58,7 @@ impl Nginx {
         command.arg("-c").arg(&settings).arg("-p").arg(&folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let master = bound(&mut command).spawn().context("`nginx` cannot run")?;
-        let url = format!("https://127.0.0.1:{PORT}/");
-        let mut nginx = Self { master, url, started: Instant::now() };
+        let mut nginx = Self { master, url: format!("https://127.0.0.1:{PORT}/") };
         let deadline = Instant::now() + PATIENCE;
         while nginx.worker().is_err() {
             if nginx.master.try_wait()?.is_some() || Instant::now() > deadline {
@@ -102,11 +100,6 @@ impl Nginx {
         numbers
             .and_then(|text| text.parse().ok())
             .with_context(|| format!("nginx's status:\n{page}"))
-    }
-
-    /// When it was started.
-    pub fn started(&self) -> Instant {
-        self.started
     }
 
     /// Where it answers.

@@ -1,6 +1,11 @@
 //! `service-slowdown`: the requests that a service loses while it is traced, beside the peers.
 
-use std::{collections::BTreeMap, path::PathBuf, process::Command, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -190,7 +195,7 @@ struct Progress {
 /// A service under load.
 enum Load {
     KeyService(Target),
-    Nginx { nginx: Nginx, _wrk: Target },
+    Nginx { nginx: Nginx, started: Instant, _wrk: Target },
 }
 
 impl Load {
@@ -206,7 +211,7 @@ impl Load {
             Service::Nginx => {
                 let nginx = Nginx::start(&settings.folder)?;
                 let wrk = wrk(nginx.url())?;
-                Ok(Self::Nginx { nginx, _wrk: wrk })
+                Ok(Self::Nginx { nginx, started: Instant::now(), _wrk: wrk })
             }
         }
     }
@@ -227,9 +232,9 @@ impl Load {
                 let (requests, time_ns, cpu_ns) = (next()?, next()?, Some(next()?));
                 Ok(Progress { requests, time_ns, cpu_ns })
             }
-            Self::Nginx { nginx, .. } => {
+            Self::Nginx { nginx, started, .. } => {
                 let requests = nginx.requests()?;
-                let time_ns = u64::try_from(nginx.started().elapsed().as_nanos())?;
+                let time_ns = u64::try_from(started.elapsed().as_nanos())?;
                 Ok(Progress { requests, time_ns, cpu_ns: None })
             }
         }
