@@ -2,8 +2,8 @@
 //! of events, and the ledgers of what the thread does meanwhile.
 //!
 //! A thread has one running ledger. An operation, and a request around operations, keeps a copy of
-//! it from its begin ([`Timeline::begin`]) and subtracts that at its end ([`Ledger::since`]): so
-//! any number of them can be open at once, and none disturbs another.
+//! it from its begin ([`Base`]) and subtracts that at its end ([`Ledger::since`]): so any number of
+//! them can be open at once, and none disturbs another.
 //!
 //! ```text
 //!              switch_out(preempted)            switch_in
@@ -205,19 +205,13 @@ pub struct Timeline {
 const _: () = assert!(size_of::<Timeline>() == 112);
 
 impl Timeline {
-    /// An operation began at `start_ns`, and the thread runs: the ledger as it was then, from which
-    /// [`Ledger::since`] counts.
+    /// The thread is seen running at `now_ns`, by a program of its own.
     #[inline(always)]
-    pub fn begin(&mut self, start_ns: u64) -> Ledger {
+    pub fn runs(&mut self, now_ns: u64) {
         if self.state == off_cpu::UNKNOWN {
-            self.since_ns = start_ns;
+            self.since_ns = now_ns;
             self.state = off_cpu::ON_CPU;
         }
-        let (mut ledger, now_ns) = self.closed(start_ns);
-        // Switched out since the entry: a program is preempted, it never blocks. Its time before
-        // that, less than a microsecond, is not worth another clock reading.
-        ledger.preempted_ns = ledger.preempted_ns.wrapping_sub(now_ns.wrapping_sub(start_ns));
-        ledger
     }
 
     /// The ledger closed at `end_ns`, and the end that it sums to: `end_ns`, or later if the
@@ -301,6 +295,7 @@ impl Timeline {
         self.ledger.other_ns = self.ledger.other_ns.wrapping_add(off_ns - blocked_ns);
         self.wake_ns = 0;
         self.state = off_cpu::ON_CPU;
+        self.switched();
         Some(OffCpu { state, start_ns, blocked_ns, runnable_ns: 0, clock_backwards })
     }
 
@@ -349,6 +344,88 @@ impl Timeline {
     fn switched(&mut self) {
         compiler_fence(Ordering::SeqCst);
         self.sequence = self.sequence.wrapping_add(1);
+    }
+}
+
+/// Where the ledger of one open call begins.
+///
+/// Most calls are too short for a switch. So the running ledger, of 80 bytes, is not copied when a call
+/// begins but at the first switch inside it ([`Self::keep`]): until then it stands still.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Base {
+    /// The thread's ledger when the call began, with the task's page faults at that time. All but
+    /// the faults: once a switch came.
+    pub ledger: Ledger,
+    /// [`Timeline::sequence`] when the call began.
+    pub sequence: u32,
+    #[doc(hidden)]
+    pub _pad: u32,
+}
+
+const _: () = assert!(size_of::<Base>() == 88);
+
+impl Base {
+    /// A call begins, with the task's minor and major page faults so far. Comes after
+    /// [`Timeline::runs`]. If the sequence is no longer this one when the call is marked as open, a
+    /// switch may not have kept the ledger, and this has to be said again.
+    #[inline(always)]
+    pub fn mark(&mut self, sequence: u32, faults: [u32; 2]) {
+        self.sequence = sequence;
+        [self.ledger.minor_faults, self.ledger.major_faults] = faults;
+    }
+
+    /// The timeline is about to move on, inside a call that began at `start_ns`.
+    #[inline(always)]
+    pub fn keep(&mut self, timeline: &Timeline, start_ns: u64) {
+        if self.sequence == timeline.sequence {
+            let Ledger { minor_faults, major_faults, .. } = self.ledger;
+            let ran_ns = Self::ran_ns(timeline, start_ns);
+            let ledger = timeline.ledger;
+            self.ledger = Ledger {
+                on_cpu_ns: ledger.on_cpu_ns.wrapping_add(ran_ns - timeline.since_ns),
+                preempted_ns: ledger.preempted_ns.wrapping_sub(ran_ns - start_ns),
+                minor_faults,
+                major_faults,
+                ..ledger
+            };
+        }
+    }
+
+    /// Since when the thread has run, if it was not switched out since the begin. Later than that if a
+    /// switch came between the entry and the begin: a program is preempted, it never blocks. Its
+    /// time before that, less than a microsecond, is not worth another clock reading.
+    #[inline(always)]
+    const fn ran_ns(timeline: &Timeline, start_ns: u64) -> u64 {
+        if timeline.since_ns > start_ns { timeline.since_ns } else { start_ns }
+    }
+
+    /// The ledger from `start_ns`, when the call began, to `end_ns`, with the task's page faults so
+    /// far; and the end that it sums to, as [`Timeline::closed`] has it.
+    #[inline(always)]
+    pub fn closed(
+        &self,
+        timeline: &Timeline,
+        start_ns: u64,
+        end_ns: u64,
+        faults: [u32; 2],
+    ) -> (Ledger, u64) {
+        let [minor_faults, major_faults] = faults;
+        if self.sequence != timeline.sequence {
+            let (ledger, end_ns) = timeline.closed(end_ns);
+            return (Ledger { minor_faults, major_faults, ..ledger }.since(&self.ledger), end_ns);
+        }
+        // Not switched since: as the other way would have it, without its 80 bytes twice.
+        let ran_ns = Self::ran_ns(timeline, start_ns);
+        let end_ns = if end_ns < ran_ns { ran_ns } else { end_ns };
+        let ledger = Ledger {
+            on_cpu_ns: end_ns - ran_ns,
+            preempted_ns: ran_ns - start_ns,
+            minor_faults: minor_faults.wrapping_sub(self.ledger.minor_faults),
+            major_faults: major_faults.wrapping_sub(self.ledger.major_faults),
+            ..Ledger::ZERO
+        };
+        (ledger, end_ns)
     }
 }
 

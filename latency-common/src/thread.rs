@@ -1,6 +1,6 @@
 //! What the kernel side keeps of each thread of the target, and sums up over all of them.
 
-use crate::ledger::{Ledger, Timeline};
+use crate::ledger::{Base, Timeline};
 use crate::operation::OpenCall;
 use crate::record::Inside;
 
@@ -16,12 +16,12 @@ pub struct ThreadState {
     pub wait: WaitStart,
     /// Who woke it last.
     pub waker: Waker,
-    /// The running ledger when the open call began, with the task's page faults at that time.
-    pub call_base: Ledger,
+    /// Where the open call's ledger begins.
+    pub call_base: Base,
     /// Its open outermost request.
     pub request: OpenCall,
-    /// As `call_base`, of the open request.
-    pub request_base: Ledger,
+    /// Where the open request's ledger begins.
+    pub request_base: Base,
     /// What the operations inside the open request took so far.
     pub inside: Inside,
     /// Its id in the initial PID namespace; 0: this entry is no thread's.
@@ -30,7 +30,20 @@ pub struct ThreadState {
     pub _pad: u32,
 }
 
-const _: () = assert!(size_of::<ThreadState>() == 40 + 112 + 40 + 24 + 80 + 40 + 80 + 176 + 8);
+const _: () = assert!(size_of::<ThreadState>() == 40 + 112 + 40 + 24 + 88 + 40 + 88 + 176 + 8);
+
+impl ThreadState {
+    /// The timeline is about to move on: for a switch, comes before all that [`Timeline`] is told.
+    #[inline(always)]
+    pub fn keep_bases(&mut self) {
+        if self.call.start_ns != 0 {
+            self.call_base.keep(&self.timeline, self.call.start_ns);
+        }
+        if self.request.start_ns != 0 {
+            self.request_base.keep(&self.timeline, self.request.start_ns);
+        }
+    }
+}
 
 /// What is known of a wait when it begins.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

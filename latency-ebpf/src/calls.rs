@@ -74,11 +74,11 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
     if globals::log() {
         debug!(ctx, "thread {} enters probe {}", current.tid, probe_of(cookie));
     }
-    // Last: it marks the call as open.
+    // Last.
     // SAFETY: the current thread's entry.
     unsafe {
-        (*thread).call_base = threads::begin(thread, current.task, start_ns);
-        (*thread).call.start_ns = start_ns;
+        let (call, base) = (&raw mut (*thread).call, &raw mut (*thread).call_base);
+        threads::open(thread, call, base, current.task, start_ns);
     }
     false
 }
@@ -172,8 +172,9 @@ fn complete<C: EbpfContext>(
     }
     // Everything else is done, and what is written from here on is in the cache.
     // SAFETY: the current thread's entry.
-    let (ledger, duration_ns) =
-        unsafe { threads::close(thread, current.task, call.start_ns, &(*thread).call_base) };
+    let (ledger, duration_ns) = unsafe {
+        threads::close(thread, &raw const (*thread).call_base, current.task, call.start_ns)
+    };
     if has_entry != 0 {
         // SAFETY: there is one, as the number says, and the rest of its record was written above.
         unsafe {

@@ -20,8 +20,8 @@ static HISTOGRAM_SLOTS: HashMap<u64, u32> = HashMap::with_max_entries(64, 0);
 
 /// The slots found last, by a hash of their key: key and slot in one word. A look into a hash table
 /// takes some 60 ns of every operation.
-#[map]
-static RECENT_HISTOGRAMS: Array<u64> = Array::with_max_entries(64, 0);
+static mut RECENT_HISTOGRAMS: [u64; 1 << RECENT_BITS] = [0; 1 << RECENT_BITS];
+const RECENT_BITS: u32 = 6;
 
 /// 2^64 divided by the golden ratio: the top bits of a product with it are a hash.
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -77,19 +77,17 @@ pub fn add_to(histogram: *mut KernelHistogram, duration_ns: u64) {
 #[inline(always)]
 fn slot_of(key: SlotKey) -> u32 {
     let key = key.pack();
-    let recent = RECENT_HISTOGRAMS.get_ptr_mut((key.wrapping_mul(GOLDEN_RATIO) >> 58) as u32);
-    if let Some(recent) = recent {
-        // SAFETY: a map value just looked up; one load, which no other CPU can come between.
-        let (found, slot) = SlotKey::without_slot(unsafe { recent.read_volatile() });
-        if found == key && slot != 0 {
-            return slot;
-        }
+    let hash = key.wrapping_mul(GOLDEN_RATIO) >> (u64::BITS - RECENT_BITS);
+    // SAFETY: inside the table.
+    let recent = unsafe { (&raw mut RECENT_HISTOGRAMS).cast::<u64>().add(hash as usize) };
+    // SAFETY: one load, which no other CPU can come between.
+    let (found, slot) = SlotKey::without_slot(unsafe { recent.read_volatile() });
+    if found == key && slot != 0 {
+        return slot;
     }
     let slot = find_slot(key);
-    if let Some(recent) = recent {
-        // SAFETY: as above.
-        unsafe { recent.write_volatile(SlotKey::with_slot(key, slot)) };
-    }
+    // SAFETY: one store, likewise.
+    unsafe { recent.write_volatile(SlotKey::with_slot(key, slot)) };
     slot
 }
 

@@ -58,9 +58,8 @@ pub unsafe fn enter(
     // SAFETY: as above.
     unsafe {
         (*thread).inside = Inside::default();
-        (*thread).request_base = threads::begin(thread, task, start_ns);
-        // Last: it marks the request as open.
-        (*thread).request.start_ns = start_ns;
+        let (request, base) = (&raw mut (*thread).request, &raw mut (*thread).request_base);
+        threads::open(thread, request, base, task, start_ns);
     }
     false
 }
@@ -111,7 +110,8 @@ fn complete(thread: *mut ThreadState, start_ns: u64, cookie: u64, tgid: u32, tid
     let entry = RECORDS.reserve::<RequestRecord>(0);
     // SAFETY: the current thread's entry.
     let (ledger, duration_ns) = unsafe {
-        threads::close(thread, Task::current_or_none(), start_ns, &(*thread).request_base)
+        let base = &raw const (*thread).request_base;
+        threads::close(thread, base, Task::current_or_none(), start_ns)
     };
     match entry {
         Some(mut entry) => {

@@ -78,6 +78,7 @@ fn leave(ctx: &BtfTracePointContext, task: Task, now_ns: u64) {
     // SAFETY: a live map value; the thread itself is switching, so that no other program of its
     // own runs, and its wakers write other fields.
     let thread = unsafe { &mut *thread };
+    thread.keep_bases();
     if let Some(off) = thread.timeline.recover(now_ns) {
         count(Counter::MissedSwitch);
         report(thread, &off);
@@ -183,6 +184,7 @@ fn come(task: Task, now_ns: u64) {
     let thread = unsafe { &mut *thread };
     // SAFETY: no preconditions.
     let cpu = unsafe { bpf_get_smp_processor_id() };
+    thread.keep_bases();
     let off = thread.timeline.switch_in(now_ns, cpu);
     if off.clock_backwards {
         count(Counter::ClockBackwards);

@@ -2,7 +2,7 @@
 //!
 //! A thread's entry is written by the programs that the thread itself runs (uprobes), by its own
 //! switches, and by its wakers. Its switches never run beside anything of the thread's, but they
-//! do run *inside* its uprobe programs, which can be preempted: see [`begin`] and [`close`]. Wakers only write the fields that are theirs (`wake_ns`, `waker`).
+//! do run *inside* its uprobe programs, which can be preempted: see [`open`] and [`close`]. Wakers only write the fields that are theirs (`wake_ns`, `waker`).
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::bpf_ktime_get_ns;
@@ -10,7 +10,8 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, Stack};
 use core::sync::atomic::{Ordering, compiler_fence};
 use latency_common::counter::Counter;
-use latency_common::ledger::{Ledger, off_cpu};
+use latency_common::ledger::{Base, Ledger, off_cpu};
+use latency_common::operation::OpenCall;
 use latency_common::thread::ThreadState;
 
 use crate::calls::elapsed_since;
@@ -37,9 +38,8 @@ static USED_SLOTS: Array<[u32; 2]> = Array::with_max_entries(1, 0);
 
 /// The slots found last, by the low bits of the thread id. Only a hint, which [`ThreadState::owner`]
 /// confirms: a look into an array costs next to nothing, one into a hash table some 60 ns, and an
-/// operation takes two.
-#[map]
-static RECENT_THREADS: Array<u32> = Array::with_max_entries(RECENT, 0);
+/// operation takes two. Not a map of its own: an address known to the compiler is cheaper still.
+static mut RECENT_THREADS: [u32; RECENT as usize] = [slots::NONE; RECENT as usize];
 const RECENT: u32 = 4096;
 
 /// `[0]`: what a new entry holds, zeros. The programs' stacks have no room for so many.
@@ -53,8 +53,9 @@ const ATTEMPTS: u32 = 3;
 /// A thread's entry, if there is one.
 #[inline(always)]
 pub fn get(tid: u32) -> Option<*mut ThreadState> {
-    let recent = RECENT_THREADS.get_ptr_mut(tid % RECENT)?;
-    // SAFETY: map values just looked up.
+    // SAFETY: inside the table.
+    let recent = unsafe { (&raw mut RECENT_THREADS).cast::<u32>().add((tid % RECENT) as usize) };
+    // SAFETY: one load, and a map value just looked up.
     if let Some(thread) = THREADS.get_ptr_mut(unsafe { *recent })
         && unsafe { (*thread).owner } == tid
         && tid != 0
@@ -147,6 +148,7 @@ pub unsafe fn notice_missed_switch(thread: *mut ThreadState) {
     if matches!(thread.timeline.state, off_cpu::UNKNOWN | off_cpu::ON_CPU) {
         return;
     }
+    thread.keep_bases();
     // SAFETY: no preconditions.
     if let Some(off) = thread.timeline.recover(unsafe { bpf_ktime_get_ns() }) {
         count(Counter::MissedSwitch);
@@ -154,68 +156,79 @@ pub unsafe fn notice_missed_switch(thread: *mut ThreadState) {
     }
 }
 
-/// The current thread's running ledger at `start_ns`, when it entered a function; with its page
-/// faults.
+/// Opens a call of the current thread's that began at `start_ns`, all of which but its time is written
+/// already.
 ///
 /// # Safety
-/// `thread` is the current thread's entry, and `task` its task.
+/// `call` and `base` are parts of `thread`, the current thread's entry, and `task` is its task.
 #[inline(always)]
-pub unsafe fn begin(thread: *mut ThreadState, task: Task, start_ns: u64) -> Ledger {
+pub unsafe fn open(
+    thread: *mut ThreadState,
+    call: *mut OpenCall,
+    base: *mut Base,
+    task: Task,
+    start_ns: u64,
+) {
+    // SAFETY: as in `notice_missed_switch`. Volatile: a switch that comes between looks at it.
+    let mark_open = || unsafe { (&raw mut (*call).start_ns).write_volatile(start_ns) };
     if !globals::ledger() {
-        return Ledger::default();
+        mark_open();
+        return;
     }
     // SAFETY: as in `notice_missed_switch`.
-    let thread = unsafe { &mut *thread };
-    let mut base = Ledger::default();
+    unsafe { (*thread).timeline.runs(start_ns) };
+    let faults = task.faults();
+    let mut sequence = sequence_of(thread);
     for _ in 0..ATTEMPTS {
-        let sequence = sequence_of(thread);
-        base = thread.timeline.begin(start_ns);
-        // A switch meanwhile changed what was copied before it.
-        if sequence_of(thread) == sequence {
+        // SAFETY: the caller's.
+        unsafe { (*base).mark(sequence, faults) };
+        compiler_fence(Ordering::SeqCst);
+        mark_open();
+        let now = sequence_of(thread);
+        if now == sequence {
             break;
         }
+        sequence = now;
     }
-    [base.minor_faults, base.major_faults] = task.faults();
-    base
 }
 
 /// The ledger of the current thread's call that began at `start_ns` with `base`, and its duration
 /// until now, in nanoseconds.
 ///
 /// # Safety
-/// `thread` is the current thread's entry, and `task` its task.
+/// `base` is a part of `thread`, the current thread's entry, and `task` is its task.
 #[inline(always)]
 pub unsafe fn close(
     thread: *mut ThreadState,
+    base: *const Base,
     task: Task,
     start_ns: u64,
-    base: &Ledger,
 ) -> (Ledger, u64) {
     if !globals::ledger() {
         let duration_ns = elapsed_since(start_ns);
         return (Ledger::untold(duration_ns), duration_ns);
     }
-    // SAFETY: as in `notice_missed_switch`.
-    let thread = unsafe { &mut *thread };
-    let [minor_faults, major_faults] = task.faults();
+    let faults = task.faults();
     let mut closed = (Ledger::default(), start_ns);
     for _ in 0..ATTEMPTS {
         let sequence = sequence_of(thread);
-        closed = thread.timeline.closed(start_ns + elapsed_since(start_ns));
+        let end_ns = start_ns + elapsed_since(start_ns);
+        // SAFETY: the caller's; as in `notice_missed_switch`.
+        closed = unsafe { (*base).closed(&(*thread).timeline, start_ns, end_ns, faults) };
+        // A switch meanwhile changed what was read before it.
         if sequence_of(thread) == sequence {
             break;
         }
     }
-    let (now, end_ns) = (Ledger { minor_faults, major_faults, ..closed.0 }, closed.1);
-    (now.since(base), end_ns.wrapping_sub(start_ns))
+    (closed.0, closed.1.wrapping_sub(start_ns))
 }
 
 /// Reads the sequence between, not among, the other accesses.
 #[inline(always)]
-fn sequence_of(thread: &ThreadState) -> u32 {
+fn sequence_of(thread: *const ThreadState) -> u32 {
     compiler_fence(Ordering::SeqCst);
     // SAFETY: a field of a live map value; volatile, since a switch may change it at any time.
-    let sequence = unsafe { core::ptr::read_volatile(&raw const thread.timeline.sequence) };
+    let sequence = unsafe { core::ptr::read_volatile(&raw const (*thread).timeline.sequence) };
     compiler_fence(Ordering::SeqCst);
     sequence
 }

@@ -8,6 +8,14 @@ fn running_since(now_ns: u64) -> Timeline {
     timeline
 }
 
+/// The ledger as it was at `start_ns`, copied at once: what [`Base`] keeps late.
+fn begin(timeline: &mut Timeline, start_ns: u64) -> Ledger {
+    timeline.runs(start_ns);
+    let (mut ledger, now_ns) = timeline.closed(start_ns);
+    ledger.preempted_ns = ledger.preempted_ns.wrapping_sub(now_ns.wrapping_sub(start_ns));
+    ledger
+}
+
 /// Check an operation that is never switched out.
 ///
 /// ```text
@@ -122,7 +130,7 @@ fn begin_clips() {
     timeline.switch_out(10, off_cpu::SLEEP);
     timeline.wake(60);
     timeline.switch_in(60, 1);
-    let base = timeline.begin(70);
+    let base = begin(&mut timeline, 70);
     let (ledger, _) = timeline.closed(90);
     assert_eq!(ledger.since(&base), Ledger { on_cpu_ns: 20, ..Ledger::default() });
 }
@@ -137,11 +145,11 @@ fn begin_clips() {
 #[test]
 fn nested_scopes() {
     let mut timeline = running_since(0);
-    let request = timeline.begin(0);
+    let request = begin(&mut timeline, 0);
     timeline.switch_out(10, off_cpu::LOCK);
     timeline.wake(20);
     timeline.switch_in(20, 0);
-    let operation = timeline.begin(30);
+    let operation = begin(&mut timeline, 30);
     timeline.switch_out(40, off_cpu::PREEMPTED);
     timeline.switch_in(50, 0);
     let inner = timeline.closed(60).0.since(&operation);
@@ -153,11 +161,46 @@ fn nested_scopes() {
     assert_eq!(outer.total_ns(), 100);
 }
 
+/// Check that the ledger is kept at the first switch inside a call and at no later one, and that the
+/// faults of the begin stay.
+#[test]
+fn kept_once() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::SLEEP);
+    timeline.switch_in(15, 0);
+    let mut base = Base::default();
+    base.mark(timeline.sequence, [3, 4]);
+    base.keep(&timeline, 20);
+    timeline.switch_out(30, off_cpu::IO);
+    base.keep(&timeline, 20);
+    timeline.wake(40);
+    timeline.switch_in(45, 0);
+    let kept = Ledger {
+        on_cpu_ns: 15,
+        run_queue_ns: 5,
+        voluntary_switches: 1,
+        minor_faults: 3,
+        major_faults: 4,
+        ..Ledger::default()
+    };
+    assert_eq!(base.ledger, kept);
+    let (ledger, end_ns) = base.closed(&timeline, 20, 50, [5, 4]);
+    let expected = Ledger {
+        on_cpu_ns: 15,
+        io_ns: 10,
+        run_queue_ns: 5,
+        voluntary_switches: 1,
+        minor_faults: 2,
+        ..Ledger::default()
+    };
+    assert_eq!((ledger, end_ns), (expected, 50));
+}
+
 /// Check that a thread seen first by its own probe runs from then on.
 #[test]
 fn first_seen_beginning() {
     let mut timeline = Timeline::default();
-    let base = timeline.begin(1_000);
+    let base = begin(&mut timeline, 1_000);
     assert_eq!(timeline.closed(1_100).0.since(&base).on_cpu_ns, 100);
 }
 
@@ -168,7 +211,7 @@ fn preempted_before_begin() {
     let mut timeline = Timeline::default();
     timeline.switch_out(20, off_cpu::PREEMPTED);
     timeline.switch_in(50, 0);
-    let base = timeline.begin(10);
+    let base = begin(&mut timeline, 10);
     let ledger = timeline.closed(60).0.since(&base);
     assert_eq!((ledger.preempted_ns, ledger.on_cpu_ns, ledger.total_ns()), (40, 10, 50));
 }
@@ -270,17 +313,24 @@ fn missed_switch_in_at_the_end() {
 
 proptest::proptest! {
     /// Check that no sequence of events, with any clock, breaks the sum, of a request or of an
-    /// operation that begins somewhere in it.
+    /// operation that begins somewhere in it, and that the ledger can be kept late.
     #[test]
     fn sum_is_wall_time(start_ns in 0_u64..1000, begin_at: u8, events: Vec<(u8, u16, u8)>, end_ns in 0_u64..100_000) {
         let mut timeline = running_since(start_ns);
-        let request = timeline.begin(start_ns);
+        let request = begin(&mut timeline, start_ns);
         let mut operation = (request, start_ns);
+        let mut kept = Base::default();
+        kept.mark(timeline.sequence, [7, 1]);
         for (index, (event, now_ns, detail)) in events.into_iter().enumerate() {
             let now_ns = u64::from(now_ns);
             if index == usize::from(begin_at) {
+                kept.keep(&timeline, operation.1);
                 timeline.recover(now_ns);
-                operation = (timeline.begin(now_ns), now_ns);
+                operation = (begin(&mut timeline, now_ns), now_ns);
+                kept.mark(timeline.sequence, [7, 1]);
+            }
+            if event % 3 != 1 {
+                kept.keep(&timeline, operation.1);
             }
             match event % 3 {
                 0 => {
@@ -300,5 +350,10 @@ proptest::proptest! {
         assert_eq!(ledger.since(&request).total_ns(), end_ns - start_ns);
         let (base, begin_ns) = operation;
         assert_eq!(ledger.since(&base).total_ns(), end_ns.wrapping_sub(begin_ns));
+        // What is kept at the first switch is what could have been copied at the begin.
+        if end_ns >= begin_ns {
+            let expected = Ledger { minor_faults: 2, ..ledger.since(&base) };
+            assert_eq!(kept.closed(&timeline, begin_ns, end_ns, [9, 1]), (expected, end_ns));
+        }
     }
 }
