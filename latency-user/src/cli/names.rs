@@ -1,6 +1,8 @@
 //! What names are made of, held open from the start of the trace: the target may exit before its
 //! end, and files may be replaced.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
 use super::args::RecordArgs;
@@ -11,7 +13,7 @@ use crate::target::{Mapping, Root, Target};
 /// Names for the addresses of one target.
 pub struct Names {
     symbolizer: Symbolizer,
-    seen: Vec<Mapping>,
+    seen: Arc<Vec<Mapping>>,
 }
 
 impl Names {
@@ -27,7 +29,8 @@ impl Names {
         roots.extend(own.filter(|own| !roots.iter().any(|root| root.is_same(own))));
         let perf_map = Some(PerfMapOf { own_pid: target.own_pid, uid: target.uid });
         let origins = Origins { roots, lines: args.lines, perf_map, debuginfod };
-        let mut names = Self { symbolizer: Symbolizer::new(Vec::new(), origins), seen: Vec::new() };
+        let mut names =
+            Self { symbolizer: Symbolizer::new(Vec::new(), origins), seen: Arc::default() };
         names.see(target);
         Ok(names)
     }
@@ -38,11 +41,12 @@ impl Names {
         self.take(target, &target.last_mappings);
     }
 
-    fn take(&mut self, target: &Target, mappings: &[Mapping]) {
-        if self.seen != mappings {
+    fn take(&mut self, target: &Target, mappings: &Arc<Vec<Mapping>>) {
+        // The cheap question first: this is asked four times a second.
+        if !Arc::ptr_eq(&self.seen, mappings) && self.seen != *mappings {
             self.symbolizer.extend(modules_of(mappings, &target.files));
-            self.seen = mappings.to_vec();
         }
+        self.seen = Arc::clone(mappings);
     }
 
     /// Puts named stacks into a recording, and names its locks.
@@ -51,7 +55,7 @@ impl Names {
         if let Ok(mappings) = target.mappings()
             && target.same_process()
         {
-            self.take(target, &mappings);
+            self.take(target, &Arc::new(mappings));
         }
         recording.stacks = self.symbolizer.resolve(stacks);
         for lock in &mut recording.locks {

@@ -9,7 +9,7 @@ use latency_common::counter::Counter;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::args::{ProbeArgs, RecordArgs};
 use super::command::{self, Started};
@@ -21,15 +21,12 @@ use super::{own, profile};
 use crate::attach::{self, KernelCounts, Mode, Session, Settings, Site};
 use crate::plan::{Options, Plan, UserProbe};
 use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
-use crate::stream::{Record, Stream};
+use crate::stream::{Pace, Record, Stream};
 use crate::target::{Hazard, Target};
 
 /// Size of the ring buffer unless `--ring-size` says another: at 30,000 operations a second it
 /// holds three seconds' records.
 pub const DEFAULT_RING_BYTES: u32 = 4 << 20;
-
-/// How often the ring buffer is drained.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Most records drained in one go, so that signals are not kept waiting.
 const DRAIN_LIMIT: usize = 1 << 20;
@@ -227,10 +224,11 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         started.go()?;
     }
 
-    let mut drain = interval(DRAIN_INTERVAL);
+    let mut pace = Pace::new(args.ring_size);
+    let mut drain = std::pin::pin!(sleep(pace.after(0)));
     let mut live = interval(args.interval.max(Duration::from_millis(50)));
     let mut rescan = interval(RESCAN_INTERVAL);
-    for ticks in [&mut drain, &mut live, &mut rescan] {
+    for ticks in [&mut live, &mut rescan] {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.reset();
     }
@@ -247,7 +245,10 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
                 break EndedBy::Signal;
             }
             () = until(deadline) => break EndedBy::Duration,
-            _ = drain.tick() => tracing.drain(),
+            () = &mut drain => {
+                let wait = pace.after(tracing.drain());
+                drain.as_mut().reset(tokio::time::Instant::now() + wait);
+            }
             _ = live.tick() => tracing.show_live(),
             _ = rescan.tick() => tracing.rescan(),
             Some(()) = user1.recv() => tracing.interim()?,
@@ -314,14 +315,15 @@ impl Tracing<'_> {
         }
     }
 
-    fn drain(&mut self) {
+    /// Takes what is in the ring buffer; returns how many bytes it was.
+    fn drain(&mut self) -> usize {
         self.sample(false);
         let (builder, scheduler) = (&mut self.builder, &mut self.scheduler);
         self.stream.drain(DRAIN_LIMIT, |record| match record {
             Record::Operation(operation) => builder.operation(operation),
             Record::Request(request) => builder.request(request),
             other => scheduler.take(other, builder),
-        });
+        })
     }
 
     fn show_live(&mut self) {

@@ -2,6 +2,7 @@
 //! would be paid by the target.
 
 mod decode;
+mod pace;
 mod stack;
 
 use std::borrow::Borrow;
@@ -9,7 +10,11 @@ use std::borrow::Borrow;
 use aya::maps::{MapData, RingBuf};
 
 pub use decode::{DecodeError, Record, decode};
+pub use pace::Pace;
 pub use stack::{Stack, decode_stack};
+
+/// What the kernel puts before each record (`BPF_RINGBUF_HDR_SZ`), and rounds its length up to.
+const HEADER_BYTES: usize = 8;
 
 /// The reader's end of the ring buffer.
 pub struct Stream<T> {
@@ -26,13 +31,15 @@ impl<T: Borrow<MapData>> Stream<T> {
         Self { ring, received: 0, waits_received: 0, ledger_mismatches: 0, undecodable: 0 }
     }
 
-    /// Takes everything that is there, at most `limit` records; returns how many it took.
+    /// Takes everything that is there, at most `limit` records; returns how many bytes these took in the
+    /// ring buffer.
     pub fn drain(&mut self, limit: usize, mut take: impl FnMut(&Record)) -> usize {
-        let mut taken = 0;
+        let (mut taken, mut bytes) = (0, 0);
         while taken < limit
             && let Some(item) = self.ring.next()
         {
             taken += 1;
+            bytes += HEADER_BYTES + item.len().next_multiple_of(HEADER_BYTES);
             let record = match decode(&item) {
                 Ok(Record::Unknown(_)) | Err(_) => {
                     self.undecodable += 1;
@@ -58,7 +65,7 @@ impl<T: Borrow<MapData>> Stream<T> {
             }
             take(&record);
         }
-        taken
+        bytes
     }
 
     /// Wait records received so far.

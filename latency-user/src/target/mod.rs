@@ -16,6 +16,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub use elf::{ElfFacts, Function, Segment};
 pub use error::TargetError;
@@ -68,8 +69,8 @@ pub struct Target {
     pub shares_pid_namespace: bool,
     /// Its id in its own PID namespace.
     pub own_pid: u32,
-    /// Its mappings as of the last scan.
-    pub last_mappings: Vec<Mapping>,
+    /// Its mappings as of the last scan: the same allocation for as long as they are the same.
+    pub last_mappings: Arc<Vec<Mapping>>,
     /// The files it runs code from; only ever appended to.
     pub files: Vec<ElfFile>,
     /// What makes return probes dangerous.
@@ -78,6 +79,8 @@ pub struct Target {
     pub notes: Vec<String>,
     wanted: Wanted,
     seen: HashSet<FileId>,
+    /// /proc/PID/maps as of the last scan; empty when that is to be looked at again.
+    last_maps: Vec<u8>,
 }
 
 impl fmt::Debug for Target {
@@ -155,12 +158,13 @@ impl Target {
             seccomp_mode: status.seccomp,
             shares_pid_namespace: process::shares_pid_namespace(pid).unwrap_or(true),
             own_pid: status.own_pid,
-            last_mappings: Vec::new(),
+            last_mappings: Arc::default(),
             files: Vec::new(),
             hazards: Vec::new(),
             notes,
             wanted,
             seen: HashSet::new(),
+            last_maps: Vec::new(),
         };
         if status.seccomp != 0 {
             target.hazards.push(Hazard::Seccomp { mode: status.seccomp });
@@ -195,6 +199,10 @@ impl Target {
         if !self.same_process() {
             return Err(TargetError::Exited(self.pid));
         }
+        if maps == self.last_maps {
+            return Ok(Vec::new());
+        }
+        let mut is_whole = true;
         let mappings: Vec<Mapping> = maps::parse(&maps).collect();
         let mut new = Vec::new();
         for mapping in &mappings {
@@ -221,6 +229,7 @@ impl Target {
                 Err(OpenError::NotRegular) => {}
                 Err(OpenError::Vanished) => {
                     self.seen.remove(&mapping.file);
+                    is_whole = false;
                     self.note(format!(
                         "{} was replaced while it was looked at, or may be opened only with sudo \
                          (CAP_CHECKPOINT_RESTORE): its functions are not traced",
@@ -233,7 +242,10 @@ impl Target {
                 )),
             }
         }
-        self.last_mappings = mappings;
+        if *self.last_mappings != mappings {
+            self.last_mappings = Arc::new(mappings);
+        }
+        self.last_maps = if is_whole { maps } else { Vec::new() };
         Ok(new)
     }
 
@@ -266,9 +278,8 @@ impl Target {
 
     /// Whether the process still lives and is the one that was opened.
     pub fn same_process(&self) -> bool {
+        // Until it is reaped, no other can have its id.
         !process::has_exited(&self.pidfd)
-            && process::read_stat(self.pid)
-                .is_ok_and(|stat| stat.start_time_ticks == self.start_time_ticks)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Cursor, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
+use std::sync::Arc;
 
 use latency_common::unwind::MAX_SEGMENTS;
 
@@ -29,12 +30,12 @@ pub struct Tables {
     pub store: RowStore,
     /// Where the target maps them.
     pub table: ProcessTable,
-    /// The mappings that `table` was made of, those that are not executable too.
-    pub mappings: Vec<target::Mapping>,
     /// The code of the vdso, where it could be read.
     pub vdso: Option<Vec<u8>>,
     /// What the user should know.
     pub warnings: Vec<String>,
+    /// What `executable` was taken from.
+    mappings: Arc<Vec<target::Mapping>>,
     executable: Vec<Mapping>,
     tried: HashSet<FileKey>,
     large: LargeFiles,
@@ -59,7 +60,7 @@ impl Tables {
         let mut tables = Self {
             table: store.process_table(&[]),
             store,
-            mappings: Vec::new(),
+            mappings: Arc::default(),
             vdso: None,
             warnings: Vec::new(),
             executable: Vec::new(),
@@ -75,18 +76,20 @@ impl Tables {
         self.large.pending()
     }
 
-    /// Takes in what was mapped since, and large files that were compiled meanwhile; whether
-    /// anything changed.
+    /// Takes in what the target's last scan found mapped since, and large files that were compiled
+    /// meanwhile; whether anything changed.
     pub fn refresh(&mut self, target: &Target) -> bool {
-        // A target that is gone keeps the tables it had.
-        let Ok(mappings) = target.mappings() else { return false };
         let mut changed = false;
         for Compiled { file, path, rows } in self.large.finished() {
             changed = true;
             self.place(file, &path, rows);
         }
+        if !changed && Arc::ptr_eq(&self.mappings, &target.last_mappings) {
+            return false;
+        }
+        self.mappings = Arc::clone(&target.last_mappings);
         let mut executable = Vec::new();
-        for mapping in mappings.iter().filter(|mapping| mapping.is_executable()) {
+        for mapping in target.last_mappings.iter().filter(|mapping| mapping.is_executable()) {
             let name = mapping.path.as_os_str();
             if name == "[uprobes]" || name == "[vsyscall]" {
                 continue;
@@ -119,7 +122,6 @@ impl Tables {
                  beyond, of which those of no file come first"
             ));
         }
-        self.mappings = mappings;
         true
     }
 
