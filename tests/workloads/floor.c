@@ -2,8 +2,11 @@
  *
  * `floor pair PID FILE OFFSET`     an empty program at a function's entry and one at its return
  * `floor session PID FILE OFFSET…` one empty program that sees both, of any number of functions (Linux 6.13)
- * `floor record PID FILE OFFSET`   the same, which reads the clock twice and sends a record of 128
+ * `floor record PID FILE OFFSET`   the same, which reads the clock twice and sends a record of 120
  *                                  bytes through a ring buffer: what every exact duration takes
+ * `floor identified PID FILE OFFSET`
+ *                                  the same, which also asks the kernel for the probe that was hit and, at both
+ *                                  ends, for the thread: what telling calls apart takes
  * `floor switches`                 an empty program at every context switch, and one at every wakeup
  *
  * Says "on" on stdout once it is attached, and ends at the end of its input. Programs are written in the
@@ -25,7 +28,8 @@
 #define UPROBE_SESSION 57
 #define TRACE_RAW_TP 23
 #define RING_BYTES (4 << 20)
-#define RECORD_BYTES 128
+#define RECORD_BYTES 120
+#define MAX_INSTRUCTIONS 64
 #define MAX_OFFSETS 256
 
 #define INSN(op, dst, src, offset, value) \
@@ -128,7 +132,15 @@ static void attach_session(int program, int pid, const char *file, const uint64_
 /* Where the ring buffer is read up to, and written. */
 static volatile uint64_t *consumed, *produced;
 
-static int load_record(void)
+/* Appends instructions to a program. */
+#define EMIT(...)                                                            \
+    do {                                                                     \
+        const struct bpf_insn emitted[] = { __VA_ARGS__ };                   \
+        memcpy(program + length, emitted, sizeof emitted);                   \
+        length += LENGTH(emitted);                                           \
+    } while (0)
+
+static int load_record(int identified)
 {
     int start = create_map(BPF_MAP_TYPE_ARRAY, 4, 8, 1);
     int ring = create_map(BPF_MAP_TYPE_RINGBUF, 0, 0, RING_BYTES);
@@ -137,35 +149,35 @@ static int load_record(void)
     produced = mmap(NULL, (size_t)page, PROT_READ, MAP_SHARED, ring, page);
     if (consumed == MAP_FAILED || produced == MAP_FAILED)
         die("floor: mapping the ring buffer: %s", strerror(errno));
-    const struct bpf_insn record[] = {
-        MOV_REG(BPF_REG_6, BPF_REG_1),
-        CALL(BPF_FUNC_get_func_ip),
-        LOAD(BPF_REG_1, BPF_REG_6, 128), /* pt_regs.ip: at the function's start, or at its caller */
-        JUMP_UNEQUAL(BPF_REG_0, BPF_REG_1, 6),
-        CALL(BPF_FUNC_ktime_get_ns),
-        MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, start),
-        STORE(BPF_REG_1, 0, BPF_REG_0),
-        MOV(BPF_REG_0, 0),
-        EXIT,
-        MAP(BPF_REG_1, BPF_PSEUDO_MAP_FD, ring),
-        MOV(BPF_REG_2, RECORD_BYTES),
-        MOV(BPF_REG_3, 0),
-        CALL(BPF_FUNC_ringbuf_reserve),
-        JUMP_ZERO(BPF_REG_0, 11),
-        MOV_REG(BPF_REG_7, BPF_REG_0),
-        CALL(BPF_FUNC_ktime_get_ns),
-        MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, start),
-        LOAD(BPF_REG_2, BPF_REG_1, 0),
-        SUB(BPF_REG_0, BPF_REG_2),
-        STORE(BPF_REG_7, 0, BPF_REG_2),
-        STORE(BPF_REG_7, 8, BPF_REG_0),
-        MOV_REG(BPF_REG_1, BPF_REG_7),
-        MOV(BPF_REG_2, BPF_RB_NO_WAKEUP),
-        CALL(BPF_FUNC_ringbuf_submit),
-        MOV(BPF_REG_0, 0),
-        EXIT,
-    };
-    return load(BPF_PROG_TYPE_KPROBE, UPROBE_SESSION, 0, record, LENGTH(record));
+    struct bpf_insn program[MAX_INSTRUCTIONS];
+    size_t length = 0;
+    EMIT(MOV_REG(BPF_REG_6, BPF_REG_1), CALL(BPF_FUNC_get_func_ip),
+         LOAD(BPF_REG_1, BPF_REG_6, 128)); /* pt_regs.ip: at the function's start, or at its caller */
+    size_t branch = length;
+    EMIT(JUMP_UNEQUAL(BPF_REG_0, BPF_REG_1, 0));
+    EMIT(CALL(BPF_FUNC_ktime_get_ns), MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, start),
+         STORE(BPF_REG_1, 0, BPF_REG_0));
+    if (identified)
+        EMIT(MOV_REG(BPF_REG_1, BPF_REG_6), CALL(BPF_FUNC_get_attach_cookie),
+             CALL(BPF_FUNC_get_current_task_btf));
+    EMIT(MOV(BPF_REG_0, 0), EXIT);
+    program[branch].off = (int16_t)(length - branch - 1);
+    if (identified)
+        EMIT(CALL(BPF_FUNC_get_current_task_btf));
+    EMIT(MAP(BPF_REG_1, BPF_PSEUDO_MAP_FD, ring), MOV(BPF_REG_2, RECORD_BYTES), MOV(BPF_REG_3, 0),
+         CALL(BPF_FUNC_ringbuf_reserve));
+    size_t full = length;
+    EMIT(JUMP_ZERO(BPF_REG_0, 0));
+    EMIT(MOV_REG(BPF_REG_7, BPF_REG_0), CALL(BPF_FUNC_ktime_get_ns),
+         MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, start), LOAD(BPF_REG_2, BPF_REG_1, 0),
+         SUB(BPF_REG_0, BPF_REG_2));
+    for (int16_t at = 0; at < RECORD_BYTES; at += 8)
+        EMIT(STORE(BPF_REG_7, at, BPF_REG_0));
+    EMIT(MOV_REG(BPF_REG_1, BPF_REG_7), MOV(BPF_REG_2, BPF_RB_NO_WAKEUP),
+         CALL(BPF_FUNC_ringbuf_submit));
+    program[full].off = (int16_t)(length - full - 1);
+    EMIT(MOV(BPF_REG_0, 0), EXIT);
+    return load(BPF_PROG_TYPE_KPROBE, UPROBE_SESSION, 0, program, length);
 }
 
 /* The id of a type in the kernel's BTF. */
@@ -231,12 +243,14 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[1], "session") == 0) {
             attach_session(load_empty(BPF_PROG_TYPE_KPROBE, UPROBE_SESSION, 0), pid, file, offsets, count);
         } else if (strcmp(argv[1], "record") == 0) {
-            attach_session(load_record(), pid, file, offsets, 1);
+            attach_session(load_record(0), pid, file, offsets, 1);
+        } else if (strcmp(argv[1], "identified") == 0) {
+            attach_session(load_record(1), pid, file, offsets, 1);
         } else {
             die("floor: no %s", argv[1]);
         }
     } else {
-        die("Usage: floor pair|session|record PID FILE OFFSET, or floor switches");
+        die("Usage: floor pair|session|record|identified PID FILE OFFSET, or floor switches");
     }
     puts("on");
     fflush(stdout);

@@ -2,7 +2,7 @@
  *
  * `hot FUNCTION CALLS` calls one of the functions below, and tells how long that took, and where in its
  * file the function is.
- * Options: --threads N (each makes CALLS calls; they are there before the word to start), --rate HZ
+ * Options: --batches N (all of this N times, with --wait each after a word of its own), --threads N (each makes CALLS calls; they are there before the word to start), --rate HZ
  * (calls a second, of all threads together), --mappings N (so many further mappings of the program's own
  * file), --wait and --wait-end as in signloop. */
 #define _GNU_SOURCE
@@ -104,23 +104,48 @@ static unsigned long file_offset(void)
     die("/proc/self/maps does not hold the function");
 }
 
+/* Makes the calls, and prints how long they took. */
+static void call_all(unsigned long threads, int wait)
+{
+    pthread_t others[MAX_THREADS];
+    pthread_barrier_init(&start, NULL, (unsigned)threads);
+    for (unsigned long i = 1; i < threads; i++)
+        if (pthread_create(&others[i], NULL, work, NULL) != 0)
+            die("a thread cannot be started");
+    if (wait)
+        wait_for_line("hot: ready");
+    uint64_t begin = now_ns();
+    work(NULL);
+    for (unsigned long i = 1; i < threads; i++)
+        pthread_join(others[i], NULL);
+    uint64_t elapsed_ns = now_ns() - begin;
+    pthread_barrier_destroy(&start);
+    printf("{\"schema\":\"hot/1\",\"pid\":%d,\"offset\":%lu,\"calls\":%llu,\"elapsed_ns\":%llu}\n",
+           (int)getpid(), file_offset(), (unsigned long long)(calls * threads),
+           (unsigned long long)elapsed_ns);
+    fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
-        die("Usage: hot FUNCTION CALLS [--threads N] [--rate HZ] [--mappings N] [--wait] [--wait-end]");
+        die("Usage: hot FUNCTION CALLS [--batches N] [--threads N] [--rate HZ] [--mappings N] "
+            "[--wait] [--wait-end]");
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         if (strcmp(functions[i].name, argv[1]) == 0)
             function = functions[i].call;
     if (function == NULL)
         die("no function %s", argv[1]);
     calls = parse_count(argv[2], "CALLS");
-    unsigned long threads = 1, rate = 0, mappings = 0;
+    unsigned long batches = 1, threads = 1, rate = 0, mappings = 0;
     int wait = 0, wait_end = 0;
     for (int i = 3; i < argc; i++) {
         if (strcmp(argv[i], "--wait") == 0)
             wait = 1;
         else if (strcmp(argv[i], "--wait-end") == 0)
             wait_end = 1;
+        else if (strcmp(argv[i], "--batches") == 0 && i + 1 < argc)
+            batches = parse_count(argv[++i], "--batches");
         else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             threads = parse_count(argv[++i], "--threads");
         else if (strcmp(argv[i], "--mappings") == 0 && i + 1 < argc)
@@ -137,22 +162,8 @@ int main(int argc, char **argv)
         die("--rate: less than one a second and thread");
     if (mappings != 0)
         map_own_file(mappings);
-    pthread_t others[MAX_THREADS];
-    pthread_barrier_init(&start, NULL, (unsigned)threads);
-    for (unsigned long i = 1; i < threads; i++)
-        if (pthread_create(&others[i], NULL, work, NULL) != 0)
-            die("a thread cannot be started");
-    if (wait)
-        wait_for_line("hot: ready");
-    uint64_t begin = now_ns();
-    work(NULL);
-    for (unsigned long i = 1; i < threads; i++)
-        pthread_join(others[i], NULL);
-    uint64_t elapsed_ns = now_ns() - begin;
-    printf("{\"schema\":\"hot/1\",\"pid\":%d,\"offset\":%lu,\"calls\":%llu,\"elapsed_ns\":%llu}\n",
-           (int)getpid(), file_offset(), (unsigned long long)(calls * threads),
-           (unsigned long long)elapsed_ns);
-    fflush(stdout);
+    for (unsigned long batch = 0; batch < batches; batch++)
+        call_all(threads, wait);
     if (wait_end)
         wait_for_line("hot: done");
     return 0;

@@ -17,8 +17,10 @@ pub enum Floor {
     Pair,
     /// One empty program that sees both.
     Session,
-    /// The same, with two readings of the clock and a record of 128 bytes.
+    /// The same, with two readings of the clock and a record of 120 bytes.
     Record,
+    /// The same, which asks the kernel for the probe as well, and at both ends for the thread.
+    Identified,
 }
 
 impl Floor {
@@ -27,6 +29,7 @@ impl Floor {
             Self::Pair => "pair",
             Self::Session => "session",
             Self::Record => "record",
+            Self::Identified => "identified",
         }
     }
 

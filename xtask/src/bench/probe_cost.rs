@@ -18,7 +18,7 @@ const AIM: f64 = 1.10;
 const FUNCTION: &str = "site_push";
 
 /// What is attached to the function.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Probe {
     Nothing,
     Floor(Floor),
@@ -27,19 +27,22 @@ enum Probe {
     Peer(Peer),
 }
 
-const PROBES: [Probe; 8] = [
+const PROBES: [Probe; 9] = [
     Probe::Nothing,
     Probe::Floor(Floor::Pair),
     Probe::Floor(Floor::Session),
     Probe::Floor(Floor::Record),
+    Probe::Floor(Floor::Identified),
     Probe::Latency(&[]),
     Probe::Latency(&["--no-ledger"]),
     Probe::Peer(Peer::FuncLatency),
     Probe::Peer(Peer::Bpftrace),
 ];
-/// Where the floor and the tracer are among them.
+/// Where some of them are.
+const NOTHING: usize = 0;
 const PAIR: usize = 1;
-const LATENCY: usize = 4;
+const IDENTIFIED: usize = 4;
+const LATENCY: usize = 5;
 
 impl Probe {
     const fn name(self) -> &'static str {
@@ -48,6 +51,9 @@ impl Probe {
             Self::Floor(Floor::Pair) => "an empty uprobe and uretprobe",
             Self::Floor(Floor::Session) => "an empty program that sees both (uprobe session)",
             Self::Floor(Floor::Record) => "the same, two clock readings and a record sent",
+            Self::Floor(Floor::Identified) => {
+                "the same, and the kernel asked which probe and which thread"
+            }
             Self::Latency([]) => "latency record",
             Self::Latency(_) => "latency record --no-ledger",
             Self::Peer(peer) => peer.name(),
@@ -55,30 +61,74 @@ impl Probe {
     }
 }
 
+/// How much is measured.
+#[derive(Clone, Copy)]
+struct Extent {
+    rounds: usize,
+    /// In each round, beside one that is not looked at.
+    batches: usize,
+    /// In each batch.
+    calls: u64,
+}
+
 /// Calls a function that does nothing under each probe in turn.
+///
+/// All probes are attached to one and the same process, and a round has each of them: from one process
+/// to the next, and from one second to the next, the machine's speed differs by more than the probes do.
 pub fn measure(settings: &Settings) -> Result<Table> {
-    let (rounds, calls) = (settings.either(9, 2), settings.either(150_000, 50_000));
+    let extent = Extent {
+        rounds: settings.either(14, 2),
+        batches: settings.either(9, 3),
+        calls: settings.either(5_000, 2_000),
+    };
     let offset = floor::offset_of(settings, FUNCTION)?;
+    let batches = (extent.rounds * PROBES.len() * (extent.batches + 1)).to_string();
+    let mut target =
+        Target::ready(&mut settings.hot(FUNCTION, extent.calls, &["--batches", &batches]))?;
     let mut times = PROBES.map(|_| Vec::new());
     let mut missing = PROBES.map(|_| None);
-    for _ in 0..rounds {
-        for ((probe, times), missing) in PROBES.iter().zip(&mut times).zip(&mut missing) {
+    for round in 0..extent.rounds {
+        let mut order: Vec<usize> = (0..PROBES.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let probe = PROBES[index];
             match probe {
                 Probe::Peer(peer) if !peer.is_installed() => {
-                    *missing = Some(format!("not installed ({})", peer.package()));
+                    missing[index] = Some(format!("not installed ({})", peer.package()));
                 }
-                _ => match once(settings, *probe, calls, offset) {
-                    Ok(ns) => times.push(ns),
+                _ => match once(settings, probe, &mut target, extent, offset) {
+                    Ok(ns) => times[index].push(ns),
                     // The floors of newer kernels only; the rest must work.
                     Err(error) if matches!(probe, Probe::Floor(_)) => {
-                        *missing = Some(format!("{error:#}"));
+                        missing[index] = Some(format!("{error:#}"));
                     }
                     Err(error) => return Err(error).context(probe.name()),
                 },
             }
         }
     }
+    let added: Vec<Vec<f64>> = times
+        .iter()
+        .map(|time| {
+            time.iter().zip(&times[NOTHING]).map(|(time, nothing)| time - nothing).collect()
+        })
+        .collect();
+    let ratios: Vec<Vec<f64>> = added
+        .iter()
+        .map(|added_here| added_here.iter().zip(&added[PAIR]).map(|(ns, pair)| ns / pair).collect())
+        .collect();
+    table(&times, &added, &ratios, &missing, extent)
+}
 
+fn table(
+    times: &[Vec<f64>],
+    added: &[Vec<f64>],
+    ratios: &[Vec<f64>],
+    missing: &[Option<String>],
+    extent: Extent,
+) -> Result<Table> {
     let mut table = Table::new(
         "what probes add to a call of a function that does nothing",
         [
@@ -89,48 +139,49 @@ pub fn measure(settings: &Settings) -> Result<Table> {
             ("verdict", "verdict"),
         ],
     );
-    let added: Vec<Vec<f64>> = times
-        .iter()
-        .map(|time| time.iter().zip(&times[0]).map(|(time, nothing)| time - nothing).collect())
-        .collect();
-    let median = |index: usize| Spread::of(&added[index]).map(|spread| spread.median);
-    let floor =
-        median(PAIR).filter(|floor| *floor > 0.0).context("the empty pair costs nothing")?;
-    let ours = median(LATENCY).context("the tracer was not measured")?;
+    let ratio = |index: usize| Spread::of(&ratios[index]).map(|spread| spread.median);
+    let ours = ratio(LATENCY).context("the tracer was not measured")?;
     for (index, probe) in PROBES.iter().enumerate() {
         if let Some(why) = &missing[index] {
             table.row(vec![Cell::Text(format!("{}: {why}", probe.name()))]);
             continue;
         }
         let mut row = vec![Cell::text(probe.name()), Cell::spread(&times[index], 0)];
-        if let Some(median) = median(index).filter(|_| index > 0) {
-            row.extend([Cell::spread(&added[index], 0), Cell::Number(median / floor, 2)]);
+        if let Some(ratio_here) = ratio(index).filter(|_| index != NOTHING) {
+            row.extend([Cell::spread(&added[index], 0), Cell::spread(&ratios[index], 2)]);
             row.push(match probe {
-                Probe::Latency([]) if median / floor > AIM => Cell::text("missed: 1.10"),
+                Probe::Latency([]) if ours > AIM => match ratio(IDENTIFIED) {
+                    Some(floor) => {
+                        Cell::Text(format!("missed: {AIM:.2}; the row above {floor:.2}"))
+                    }
+                    None => Cell::Text(format!("missed: {AIM:.2}")),
+                },
                 Probe::Latency([]) => Cell::verdict(&[]),
-                Probe::Peer(_) if ours < median => Cell::text("dearer than latency"),
+                Probe::Peer(_) if ours < ratio_here => Cell::text("dearer than latency"),
                 Probe::Peer(_) => Cell::text("cheaper than latency"),
                 _ => Cell::Empty,
             });
         }
         table.row(row);
     }
+    let Extent { rounds, batches, calls } = extent;
     table.note(format!(
-        "{calls} calls in a loop, by the clock of the program itself, {rounds} rounds in turn: median (min – \
-         max); what is added is told within each round. The function begins with a `push`, which the kernel \
-         emulates."
+        "{calls} calls in a loop, by the clock of the program itself, {batches} times after another, of which          the median counts; {rounds} rounds in turn, all in one process: median (min – max). What is added, and          its ratio to the empty pair, are told within each round. The function begins with a `push`, which          the kernel emulates."
     ));
     table.note(format!(
-        "Aim: at most {AIM:.2} of an empty pair. A tracer that sends exact durations reads the clock twice \
-         and sends a record; the fourth row is a program that does just that, without a thread's state, an \
-         algorithm, a histogram or a ledger."
+        "Aim: at most {AIM:.2} of an empty pair. The rows before the tracer are programs that do that much and          nothing else. A tracer that tells each call's exact duration, thread and probe can do no less than the          last of them, which keeps no state of a thread, no algorithm, no histogram and no ledger."
     ));
     Ok(table)
 }
 
 /// Nanoseconds of a call.
-fn once(settings: &Settings, probe: Probe, calls: u64, offset: u64) -> Result<f64> {
-    let mut target = Target::ready(&mut settings.hot(FUNCTION, calls, &[]))?;
+fn once(
+    settings: &Settings,
+    probe: Probe,
+    target: &mut Target,
+    extent: Extent,
+    offset: u64,
+) -> Result<f64> {
     let pid = target.pid();
     let (mut tracer, mut other) = (None, None);
     match probe {
@@ -148,17 +199,21 @@ fn once(settings: &Settings, probe: Probe, calls: u64, offset: u64) -> Result<f6
             other = Some(peer.attach(settings, pid, &function)?);
         }
     }
-    let ns = call_ns(&mut target, calls)?;
+    // The first brings everything into the caches.
+    call_ns(target, extent.calls)?;
+    let batches: Result<Vec<f64>> =
+        (0..extent.batches).map(|_| call_ns(target, extent.calls)).collect();
     if let Some(tracer) = tracer {
         let counted = tracer.stop()?.number("/loss/counted")?;
-        if counted != calls {
-            bail!("the tracer counted {counted} of {calls} calls");
+        let made = extent.calls * (extent.batches as u64 + 1);
+        if counted != made {
+            bail!("the tracer counted {counted} of {made} calls");
         }
     }
     if let Some(other) = other {
         other.stop(libc::SIGINT)?;
     }
-    Ok(ns)
+    Ok(Spread::of(&batches?).context("no batch")?.median)
 }
 
 /// Lets `hot` make its calls; nanoseconds of each.
