@@ -166,10 +166,16 @@ fn table(
     }
     let Extent { rounds, batches, calls } = extent;
     table.note(format!(
-        "{calls} calls in a loop, by the clock of the program itself, {batches} times after another, of which          the median counts; {rounds} rounds in turn, all in one process: median (min – max). What is added, and          its ratio to the empty pair, are told within each round. The function begins with a `push`, which          the kernel emulates."
+        "{calls} calls in a loop, by the clock of the program itself, {batches} times after another, \
+         of which the median counts; {rounds} rounds in turn, all in one process: median (min – \
+         max). What is added, and its ratio to the empty pair, are told within each round. The \
+         function begins with a `push`, which the kernel emulates."
     ));
     table.note(format!(
-        "Aim: at most {AIM:.2} of an empty pair. The rows before the tracer are programs that do that much and          nothing else. A tracer that tells each call's exact duration, thread and probe can do no less than the          last of them, which keeps no state of a thread, no algorithm, no histogram and no ledger."
+        "Aim: at most {AIM:.2} of an empty pair. The rows before the tracer are programs that do \
+         that much and nothing else. A tracer that tells each call's exact duration, thread and \
+         probe can do no less than the last of them, which keeps no state of a thread, no algorithm, \
+         no histogram and no ledger."
     ));
     Ok(table)
 }
