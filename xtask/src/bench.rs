@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod floor;
+mod histogram;
 mod library;
 mod machine;
 mod nginx;
