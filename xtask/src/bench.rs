@@ -3,7 +3,9 @@
 mod accuracy;
 mod floor;
 mod histogram;
+mod interval;
 mod library;
+mod load;
 mod machine;
 mod nginx;
 mod pages;

@@ -108,15 +108,29 @@ impl Peer {
         installed(self.program())
     }
 
-    /// Attaches it to a process, of which `function` is what it times. It has two seconds to get
-    /// ready, since most say nothing when they are.
+    /// Attaches it to a process, of which `function` is what it times.
     ///
     /// # Errors
     /// It ended at once.
     pub fn attach(self, settings: &Settings, pid: u32, function: &Function) -> Result<Target> {
+        let mut peer = self.start(settings, pid, function)?;
+        get_ready(self.ready_after(), [&mut peer])?;
+        Ok(peer)
+    }
+
+    /// Twice what it takes on two CPUs that are busy, and more.
+    const fn ready_after(self) -> Duration {
+        match self {
+            Self::Bpftrace => Duration::from_secs(2),
+            _ => Duration::from_millis(1_200),
+        }
+    }
+
+    fn start(self, settings: &Settings, pid: u32, function: &Function) -> Result<Target> {
         let pid = pid.to_string();
         let data = settings.folder.join("perf.data");
         let mut command = Command::new(self.program());
+        // Build ids (`-B`: none) are collected after the end of a record, for a second.
         match self {
             Self::FuncLatency => command.args(["-p", &pid, &function.short()]),
             Self::Bpftrace => {
@@ -129,17 +143,92 @@ impl Peer {
             }
             Self::OffCpuTime | Self::WakeupTime => command.args(["-p", &pid]),
             Self::PerfRecord => {
-                command.args(["record", "-q", "-F", "99", "-g", "-p", &pid, "-o"]).arg(data)
+                command.args(["record", "-q", "-B", "-F", "99", "-g", "-p", &pid, "-o"]).arg(data)
             }
             Self::PerfDwarf => command
-                .args(["record", "-q", "-F", "99", "--call-graph", "dwarf", "-p", &pid, "-o"])
+                .args(["record", "-q", "-B", "-F", "99", "--call-graph", "dwarf", "-p", &pid, "-o"])
                 .arg(data),
             Self::PerfTrace => command.args(["trace", "-s", "-p", &pid]),
             Self::Strace => command.args(["-f", "-c", "-p", &pid]),
         };
-        let mut peer = Target::busy(&mut command)?;
-        std::thread::sleep(Duration::from_millis(1_500));
-        peer.still_runs()?;
-        Ok(peer)
+        Target::start(&mut command)
+    }
+}
+
+/// Gives tools time to get ready, since most say nothing when they are.
+fn get_ready<'a>(time: Duration, peers: impl IntoIterator<Item = &'a mut Target>) -> Result<()> {
+    std::thread::sleep(time);
+    peers.into_iter().try_for_each(Target::still_runs)
+}
+
+/// The tools which, all at once, show what the tracer does: latencies of functions, waits and wakers with
+/// stacks, samples.
+pub struct Chain(Vec<Peer>);
+
+impl Chain {
+    /// Those that are installed.
+    pub fn installed() -> Self {
+        let all = [Peer::FuncLatency, Peer::OffCpuTime, Peer::WakeupTime, Peer::PerfRecord];
+        Self(all.into_iter().filter(|peer| peer.is_installed()).collect())
+    }
+
+    /// Whether no tool is.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How the table names it.
+    pub fn name(&self) -> String {
+        let name = |peer: &Peer| match peer {
+            // Not of one function here.
+            Peer::FuncLatency => Peer::program(*peer),
+            other => other.name(),
+        };
+        let names: Vec<_> = self.0.iter().map(name).collect();
+        match &names[..] {
+            [names @ .., last] if !names.is_empty() => {
+                format!("{} and {last} together", names.join(", "))
+            }
+            _ => names.concat(),
+        }
+    }
+
+    /// Attaches them all to a process. A tool that times one function runs once for each.
+    ///
+    /// # Errors
+    /// One of them ended at once.
+    pub fn attach(
+        &self,
+        settings: &Settings,
+        pid: u32,
+        functions: &[Function; 2],
+    ) -> Result<Vec<Target>> {
+        let mut targets = Vec::new();
+        for peer in &self.0 {
+            let functions = match peer {
+                Peer::FuncLatency => &functions[..],
+                _ => &functions[..1],
+            };
+            for function in functions {
+                targets.push(peer.start(settings, pid, function)?);
+            }
+        }
+        get_ready(Peer::ready_after(Peer::PerfRecord), &mut targets)?;
+        Ok(targets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Check the name of several tools, of two and of one.
+    #[test]
+    fn chains() {
+        let name = |peers: &[Peer]| Chain(peers.to_vec()).name();
+        let all = [Peer::FuncLatency, Peer::OffCpuTime, Peer::PerfRecord];
+        assert_eq!(name(&all), "funclatency, offcputime and perf record -F 99 -g together");
+        assert_eq!(name(&all[..2]), "funclatency and offcputime together");
+        assert_eq!(name(&all[..1]), "funclatency");
     }
 }

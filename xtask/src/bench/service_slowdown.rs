@@ -1,85 +1,72 @@
 //! `service-slowdown`: the requests that a service loses while it is traced, beside the peers.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::{
     floor::Floor,
-    nginx::Nginx,
-    peer::{Function, Peer},
+    interval::Interval,
+    load::{Load, Run, SERVICES, Service},
+    peer::{Chain, Function, Peer},
     settings::Settings,
-    spread::Spread,
     table::{Cell, Table},
-    target::Target,
+    target::{Target, send},
     tracer::Tracer,
 };
 
 /// For so long a tool is attached, and none is before and after.
-const WINDOW_MS: u64 = 1_000;
+const WINDOW: Duration = Duration::from_millis(400);
 /// More than this many percent is a miss.
 const AIM_PERCENT: f64 = 3.0;
 
 /// What traces the service.
-#[derive(Clone, Copy, PartialEq)]
 enum Tool {
-    Nothing,
-    /// Empty programs on the functions that the tracer saw calls of, in its last run.
-    Floor,
     /// With everything on.
     Latency,
-    /// Without the scheduler and stacks.
+    /// Empty programs on the functions that the tracer saw calls of, in its last run.
+    Floor,
+    /// Several peers at once, which show what the tracer does.
+    Chain(Chain),
+    /// The tracer without the scheduler and stacks.
     LatencyAlone,
     Peer(Peer),
 }
 
 impl Tool {
-    const fn name(self) -> &'static str {
+    /// The tracer, the floor right beside it, and what it is compared with.
+    fn all() -> Vec<Self> {
+        let chain = Chain::installed();
+        let mut tools = vec![Self::Latency, Self::Floor];
+        if !chain.is_empty() {
+            tools.push(Self::Chain(chain));
+        }
+        tools.push(Self::LatencyAlone);
+        tools.extend(Peer::ALL.into_iter().filter(|peer| peer.is_installed()).map(Self::Peer));
+        tools
+    }
+
+    fn name(&self) -> String {
         match self {
-            Self::Nothing => "nothing",
-            Self::Floor => "empty programs on the functions called",
-            Self::Latency => "latency record",
-            Self::LatencyAlone => "latency record --no-ledger",
-            Self::Peer(peer) => peer.name(),
+            Self::Latency => "latency record".to_owned(),
+            Self::Floor => "empty programs on the functions called".to_owned(),
+            Self::Chain(chain) => chain.name(),
+            Self::LatencyAlone => "latency record --no-ledger".to_owned(),
+            Self::Peer(peer) => peer.name().to_owned(),
         }
     }
-}
 
-/// What is traced.
-#[derive(Clone, Copy, PartialEq)]
-enum Service {
-    KeyService(&'static str, &'static [&'static str]),
-    Nginx,
-}
-
-const SERVICES: [Service; 3] = [
-    Service::KeyService("key service, P-256", &["--threads", "2"]),
-    Service::KeyService(
-        "key service, P-256, contended lock",
-        &["--threads", "4", "--hold-us", "20"],
-    ),
-    Service::Nginx,
-];
-
-impl Service {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::KeyService(name, _) => name,
-            Self::Nginx => "nginx, a TLS handshake a request",
-        }
+    /// Whether a few windows tell enough of it.
+    const fn is_single_peer(&self) -> bool {
+        matches!(self, Self::Peer(_))
     }
 }
 
 /// Runs each service under each tool in turn.
 pub fn measure(settings: &Settings) -> Result<Table> {
-    let rounds = settings.either(8, 2);
-    let peer_rounds = settings.either(2, 1);
+    let (rounds, peer_rounds) = (settings.either(20, 2), settings.either(2, 1));
+    let tools = Tool::all();
     let mut table = Table::new(
         "requests a service loses while it is traced",
         [
@@ -89,65 +76,135 @@ pub fn measure(settings: &Settings) -> Result<Table> {
             ("lost_percent", "lost, %"),
             ("cpu_us", "CPU time of a request, µs"),
             ("more_cpu_percent", "more, %"),
-            ("verdict", "aim: at most 3 % lost"),
+            ("verdict", "verdict"),
         ],
     );
-    let mut tools = vec![Tool::Latency, Tool::LatencyAlone, Tool::Floor];
-    tools.extend(Peer::ALL.into_iter().filter(|peer| peer.is_installed()).map(Tool::Peer));
     for service in SERVICES {
-        let mut runs = vec![Runs::default(); tools.len()];
-        let mut called = Vec::new();
-        let mut untraced = Runs::default();
-        // One life for all: another one can be faster or slower by ten percent.
-        let load = Load::start(settings, service)?;
-        for round in 0..rounds {
-            let mut before = load.window()?;
-            untraced.add(&before);
-            for (tool, runs) in tools.iter().zip(&mut runs) {
-                if matches!(tool, Tool::Peer(_)) && round >= peer_rounds {
-                    continue;
-                }
-                let name = || format!("{}: {}", service.name(), tool.name());
-                let attached = Attached::new(settings, load.pid()?, *tool, &called);
-                let attached = attached.with_context(name)?;
-                let traced = load.window()?;
-                attached.stop(&mut called).with_context(name)?;
-                let after = load.window()?;
-                runs.add(&traced);
-                runs.compare(&traced, [&before, &after]);
-                untraced.add(&after);
-                before = after;
-            }
-        }
-        let mut row = vec![Cell::text(service.name()), Cell::text(Tool::Nothing.name())];
-        row.extend([
-            Cell::spread(&untraced.rate, 0),
-            Cell::Empty,
-            Cell::spread(&untraced.cpu_us, 1),
-        ]);
-        table.row(row);
-        for (tool, run) in tools.iter().zip(&runs) {
-            let mut row = vec![Cell::text(service.name()), Cell::text(tool.name())];
-            row.extend([Cell::spread(&run.rate, 0), Cell::spread(&run.lost_percent, 1)]);
-            row.extend([Cell::spread(&run.cpu_us, 1), Cell::spread(&run.more_cpu_percent, 1)]);
-            let lost = Spread::of(&run.lost_percent).map_or(f64::MAX, |lost| lost.median);
-            row.push(Cell::verdict(if lost > AIM_PERCENT { &[""] } else { &[] }));
-            table.row(row);
+        let (untraced, runs) = in_turn(settings, service, &tools, rounds, peer_rounds)?;
+        for row in rows(&tools, &untraced, &runs) {
+            table.row([Cell::text(service.name())].into_iter().chain(row).collect());
         }
     }
+    notes(&mut table, rounds, peer_rounds);
+    Ok(table)
+}
+
+/// The windows without a tool, and those of each tool.
+fn in_turn(
+    settings: &Settings,
+    service: Service,
+    tools: &[Tool],
+    rounds: usize,
+    peer_rounds: usize,
+) -> Result<(Runs, Vec<Runs>)> {
+    let mut runs = vec![Runs::default(); tools.len()];
+    let mut called = Vec::new();
+    let mut untraced = Runs::default();
+    // One life for all: another one can be faster or slower by ten percent.
+    let load = Load::start(settings, service)?;
+    let mut before = load.window(WINDOW)?;
+    untraced.add(&before);
+    for round in 0..rounds {
+        let mut order: Vec<_> = tools.iter().zip(&mut runs).collect();
+        order.retain(|(tool, _)| round < peer_rounds || !tool.is_single_peer());
+        if round % 2 == 1 {
+            // There and back: who comes first is not always the same.
+            order.reverse();
+        }
+        for (tool, runs) in order {
+            let name = || format!("{}: {}", service.name(), tool.name());
+            let attached = Attached::new(settings, load.pid()?, tool, &called);
+            let attached = attached.with_context(name)?;
+            let traced = load.window(WINDOW)?;
+            attached.stop(&mut called).with_context(name)?;
+            let after = load.window(WINDOW)?;
+            runs.add(&traced);
+            runs.compare(&traced, [&before, &after]);
+            untraced.add(&after);
+            before = after;
+        }
+    }
+    Ok((untraced, runs))
+}
+
+/// A service's rows, without its name.
+fn rows(tools: &[Tool], untraced: &Runs, runs: &[Runs]) -> Vec<Vec<Cell>> {
+    let find = |wanted: fn(&Tool) -> bool| {
+        tools.iter().zip(runs).find_map(|(tool, runs)| wanted(tool).then_some(runs))
+    };
+    let latency = find(|tool| matches!(tool, Tool::Latency));
+    let floor = find(|tool| matches!(tool, Tool::Floor));
+    let chain = find(|tool| matches!(tool, Tool::Chain(_)));
+
+    let mut rows = vec![untraced.row("nothing", Cell::Empty)];
+    for (tool, runs) in tools.iter().zip(runs) {
+        let verdict = match (tool, floor) {
+            (Tool::Latency, Some(floor)) => {
+                Cell::text(verdict(&runs.lost_percent, &floor.lost_percent))
+            }
+            _ => Cell::Empty,
+        };
+        rows.push(runs.row(&tool.name(), verdict));
+    }
+    if let (Some(latency), Some(floor)) = (latency, floor) {
+        let beside = latency.beside(floor);
+        rows.push(beside.row("latency record, beside the empty programs", Cell::Empty));
+    }
+    if let (Some(latency), Some(chain)) = (latency, chain) {
+        let beside = latency.beside(chain);
+        let verdict = Cell::text(is_below(&beside.lost_percent));
+        rows.push(beside.row("latency record, beside the tools together", verdict));
+    }
+    rows
+}
+
+fn notes(table: &mut Table, rounds: usize, peer_rounds: usize) {
     table.note(format!(
-        "{rounds} rounds, {peer_rounds} for the peers, the tools in turn within each, attached to one and the same \
-         process for {WINDOW_MS} ms: median (min – max); what is lost is told against the untraced times of the same length \
-         just before and after."
+        "{rounds} rounds, {peer_rounds} for each single peer, the tools in turn, there and back, attached to one \
+         and the same process for {} ms. What is lost is told against the untraced times of the same length \
+         just before and after.",
+        WINDOW.as_millis()
+    ));
+    table.note(
+        "Medians (low – high: the true median lies between these with 95 % confidence, by the ranks of the \
+         measurements); [smallest – largest] where these are too few for that. The last rows of a service \
+         compare the windows of one round: what is lost of the requests under the other, below 0 what is won.",
+    );
+    table.note(format!(
+        "Aims: at most {AIM_PERCENT} % lost, and less than by the tools that show as much when they are together: \
+         the whole interval is below 0. Where probes that do nothing lose more than {AIM_PERCENT} %, no tracer \
+         of these functions can meet the first."
     ));
     table.note(
         "All CPUs are busy, so what the tool itself takes is lost to the service too. CPU time of a request is \
-         the service's alone. The empty programs are what probes on these functions cost whatever they do.",
+         the service's alone. The empty programs are what probes on these functions cost whatever they do. \
+         Together, funclatency runs twice: for EVP_DigestSign and EVP_DigestVerify.",
     );
     for peer in Peer::ALL.into_iter().filter(|peer| !peer.is_installed()) {
         table.note(format!("{}: not installed ({}).", peer.name(), peer.package()));
     }
-    Ok(table)
+}
+
+/// Of what the tracer loses, and what empty programs do, in percent.
+fn verdict(lost: &[f64], by_floor: &[f64]) -> String {
+    let floor = Interval::of(by_floor).map(|interval| interval.median);
+    match (Interval::of(lost), floor) {
+        (Some(lost), _) if lost.high <= AIM_PERCENT => "met".to_owned(),
+        (Some(lost), _) if lost.median <= AIM_PERCENT => "met, by the median alone".to_owned(),
+        (_, Some(floor)) if floor > AIM_PERCENT => {
+            format!("missed: {AIM_PERCENT} %; the empty programs alone lose {floor:.1} %")
+        }
+        _ => format!("missed: {AIM_PERCENT} %"),
+    }
+}
+
+/// Whether differences are shown to be below zero, by their interval.
+fn is_below(differences: &[f64]) -> &'static str {
+    match Interval::of(differences) {
+        Some(interval) if interval.high < 0.0 => "met",
+        Some(interval) if interval.low > 0.0 => "missed: loses more",
+        _ => "undecided",
+    }
 }
 
 /// What every round gave.
@@ -162,99 +219,47 @@ struct Runs {
 impl Runs {
     fn add(&mut self, run: &Run) {
         self.rate.push(run.rate);
-        self.cpu_us.extend(run.cpu_us);
+        self.cpu_us.push(run.cpu_us);
     }
 
     /// Against the untraced runs just before and after: the machine's speed drifts.
     fn compare(&mut self, traced: &Run, untraced: [&Run; 2]) {
-        let rate = f64::midpoint(untraced[0].rate, untraced[1].rate);
+        let [before, after] = untraced;
+        let rate = f64::midpoint(before.rate, after.rate);
         self.lost_percent.push((1.0 - traced.rate / rate) * 100.0);
-        if let (Some(cpu), Some(before), Some(after)) =
-            (traced.cpu_us, untraced[0].cpu_us, untraced[1].cpu_us)
-        {
-            self.more_cpu_percent.push((cpu / f64::midpoint(before, after) - 1.0) * 100.0);
-        }
-    }
-}
-
-/// A while of a service.
-struct Run {
-    /// Requests a second.
-    rate: f64,
-    /// CPU time of a request in microseconds, where the service tells.
-    cpu_us: Option<f64>,
-}
-
-/// How far a service is.
-struct Progress {
-    requests: u64,
-    time_ns: u64,
-    cpu_ns: Option<u64>,
-}
-
-/// A service under load.
-enum Load {
-    KeyService(Target),
-    Nginx { nginx: Nginx, started: Instant, _wrk: Target },
-}
-
-impl Load {
-    fn start(settings: &Settings, service: Service) -> Result<Self> {
-        match service {
-            Service::KeyService(_, options) => {
-                let mut command = settings.key_service(options);
-                command.args(["--algorithm", "ecdsa-p256", "--progress", "20"]);
-                let mut target = Target::ready(&mut command)?;
-                target.go()?;
-                Ok(Self::KeyService(target))
-            }
-            Service::Nginx => {
-                let nginx = Nginx::start(&settings.folder)?;
-                let wrk = wrk(nginx.url())?;
-                Ok(Self::Nginx { nginx, started: Instant::now(), _wrk: wrk })
-            }
-        }
+        let cpu_us = f64::midpoint(before.cpu_us, after.cpu_us);
+        self.more_cpu_percent.push((traced.cpu_us / cpu_us - 1.0) * 100.0);
     }
 
-    fn pid(&self) -> Result<u32> {
-        match self {
-            Self::KeyService(target) => Ok(target.pid()),
-            Self::Nginx { nginx, .. } => nginx.worker(),
-        }
+    /// Against another tool's windows of the same rounds: what the tools do alike cancels, and that of the
+    /// untraced windows does not add to the noise.
+    fn beside(&self, other: &Self) -> Self {
+        let percent = |own: &[f64], other: &[f64]| {
+            own.iter()
+                .zip(other)
+                .map(|(own, other)| (own / other - 1.0) * 100.0)
+                .collect::<Vec<f64>>()
+        };
+        // Lost is what the rate is lower by.
+        let lost_percent = percent(&self.rate, &other.rate).iter().map(|more| -more).collect();
+        let more_cpu_percent = percent(&self.cpu_us, &other.cpu_us);
+        Self { lost_percent, more_cpu_percent, ..Self::default() }
     }
 
-    fn progress(&self) -> Result<Progress> {
-        match self {
-            Self::KeyService(target) => {
-                let line = target.says_next("progress: ")?;
-                let mut numbers = line.split(' ').skip(1).map(str::parse::<u64>);
-                let mut next = || numbers.next().and_then(Result::ok).context("keysvc's progress");
-                let (requests, time_ns, cpu_ns) = (next()?, next()?, Some(next()?));
-                Ok(Progress { requests, time_ns, cpu_ns })
-            }
-            Self::Nginx { nginx, started, .. } => {
-                let requests = nginx.requests()?;
-                let time_ns = u64::try_from(started.elapsed().as_nanos())?;
-                Ok(Progress { requests, time_ns, cpu_ns: None })
-            }
-        }
-    }
-
-    /// A moment for all to settle, and then the window.
-    fn window(&self) -> Result<Run> {
-        std::thread::sleep(Duration::from_millis(100));
-        let begin = self.progress()?;
-        std::thread::sleep(Duration::from_millis(WINDOW_MS));
-        let end = self.progress()?;
-        let requests = (end.requests - begin.requests) as f64;
-        if requests == 0.0 {
-            bail!("the service serves nothing");
-        }
-        let cpu_us = |(end, begin)| (end - begin) as f64 / requests / 1e3;
-        Ok(Run {
-            rate: requests / (end.time_ns - begin.time_ns) as f64 * 1e9,
-            cpu_us: end.cpu_ns.zip(begin.cpu_ns).map(cpu_us),
-        })
+    fn row(&self, name: &str, verdict: Cell) -> Vec<Cell> {
+        // The machine's speed drifts, so these have no interval that would tell anything.
+        let median = |values: &[f64], digits| match Interval::of(values) {
+            Some(interval) => Cell::Number(interval.median, digits),
+            None => Cell::Empty,
+        };
+        vec![
+            Cell::text(name),
+            median(&self.rate, 0),
+            Cell::interval(&self.lost_percent, 1),
+            median(&self.cpu_us, 1),
+            Cell::interval(&self.more_cpu_percent, 1),
+            verdict,
+        ]
     }
 }
 
@@ -272,10 +277,10 @@ struct Attached {
 }
 
 impl Attached {
-    fn new(settings: &Settings, pid: u32, tool: Tool, called: &[Called]) -> Result<Self> {
+    fn new(settings: &Settings, pid: u32, tool: &Tool, called: &[Called]) -> Result<Self> {
         let mut attached = Self::default();
+        let function = |name| libcrypto(pid, name);
         match tool {
-            Tool::Nothing => {}
             Tool::Latency => attached.tracer = Some(Tracer::attach(settings, pid, &[])?),
             Tool::LatencyAlone => {
                 attached.tracer = Some(Tracer::attach(settings, pid, &["--no-ledger"])?);
@@ -286,9 +291,12 @@ impl Attached {
                     attached.others.push(floor);
                 }
             }
+            Tool::Chain(chain) => {
+                let functions = [function("EVP_DigestSign")?, function("EVP_DigestVerify")?];
+                attached.others = chain.attach(settings, pid, &functions)?;
+            }
             Tool::Peer(peer) => {
-                let function = libcrypto(pid, "EVP_DigestSign")?;
-                attached.others.push(peer.attach(settings, pid, &function)?);
+                attached.others.push(peer.attach(settings, pid, &function("EVP_DigestSign")?)?);
             }
         }
         Ok(attached)
@@ -302,7 +310,10 @@ impl Attached {
             }
             *called = functions_called(&traced.report);
         }
-        self.others.into_iter().try_for_each(|other| other.stop(libc::SIGINT))
+        for other in &self.others {
+            send(other.pid(), libc::SIGINT);
+        }
+        self.others.into_iter().try_for_each(Target::end)
     }
 }
 
@@ -329,9 +340,43 @@ pub fn libcrypto(pid: u32, symbol: &str) -> Result<Function> {
     Ok(Function { file, is_library: true, symbol: symbol.to_owned() })
 }
 
-/// Requests without a pause, each with a connection of its own.
-fn wrk(url: &str) -> Result<Target> {
-    let mut command = Command::new("wrk");
-    command.args(["-t", "1", "-c", "8", "-d", "600s", "-H", "Connection: close", url]);
-    Target::busy(&mut command)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Check that a miss is told, and the floor's only where that cannot meet the aim either.
+    #[test]
+    fn verdicts() {
+        assert_eq!(verdict(&[2.0, 3.0, 2.5], &[4.0]), "met");
+        assert_eq!(verdict(&[2.0, 3.0, 3.5], &[4.0]), "met, by the median alone");
+        assert_eq!(verdict(&[3.1], &[3.0]), "missed: 3 %");
+        assert_eq!(verdict(&[7.0], &[5.52]), "missed: 3 %; the empty programs alone lose 5.5 %");
+        assert_eq!(verdict(&[], &[]), "missed: 3 %");
+    }
+
+    /// Check that a difference counts only where its whole interval is on one side.
+    #[test]
+    fn differences() {
+        assert_eq!(is_below(&[-1.0, -2.0, -3.0]), "met");
+        assert_eq!(is_below(&[1.0, 2.0, 3.0]), "missed: loses more");
+        assert_eq!(is_below(&[-1.0, -2.0, 3.0]), "undecided");
+        assert_eq!(is_below(&[]), "undecided");
+    }
+
+    /// Check that a window is compared with the mean of its neighbours, and tools round by round.
+    #[test]
+    fn comparisons() {
+        let run = |rate, cpu_us| Run { rate, cpu_us };
+        let near = |values: &[f64], wanted: f64| {
+            assert!(values.len() == 1 && (values[0] - wanted).abs() < 1e-9, "{values:?}");
+        };
+        let (mut tool, mut other) = (Runs::default(), Runs::default());
+        tool.add(&run(90.0, 11.0));
+        tool.compare(&run(90.0, 11.0), [&run(80.0, 9.0), &run(120.0, 11.0)]);
+        other.add(&run(60.0, 22.0));
+        near(&tool.lost_percent, 10.0);
+        near(&tool.more_cpu_percent, 10.0);
+        near(&tool.beside(&other).lost_percent, -50.0);
+        near(&tool.beside(&other).more_cpu_percent, -50.0);
+    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use super::spread::Spread;
+use super::{interval::Interval, spread::Spread};
 
 /// One table. A cell that could not be measured is there, and says why.
 pub struct Table {
@@ -29,6 +29,8 @@ pub enum Cell {
     Number(f64, usize),
     /// Several measurements, and the digits after the point.
     Spread(Option<Spread>, usize),
+    /// A median and how well it is known, and the digits after the point.
+    Interval(Option<Interval>, usize),
     /// A difference, with its sign, and the digits after the point.
     Difference(f64, usize),
     /// Nothing to say.
@@ -44,6 +46,11 @@ impl Cell {
     /// Median, smallest and largest of these.
     pub fn spread(values: &[f64], digits: usize) -> Self {
         Self::Spread(Spread::of(values), digits)
+    }
+
+    /// Median of these, and its interval at 95 %; in square brackets, of too few, the smallest and largest.
+    pub fn interval(values: &[f64], digits: usize) -> Self {
+        Self::Interval(Interval::of(values), digits)
     }
 
     /// Whether an aim is met; with what missed it.
@@ -71,7 +78,18 @@ impl Cell {
                 number(*min, *digits),
                 number(*max, *digits)
             ),
-            Self::Spread(None, _) | Self::Empty => "–".to_owned(),
+            Self::Interval(Some(interval), digits) => {
+                let [median, low, high] = [interval.median, interval.low, interval.high]
+                    .map(|value| number(value, *digits));
+                if interval.is_confident {
+                    format!("{median} ({low} – {high})")
+                } else if interval.low < interval.high {
+                    format!("{median} [{low} – {high}]")
+                } else {
+                    median
+                }
+            }
+            Self::Spread(None, _) | Self::Interval(None, _) | Self::Empty => "–".to_owned(),
         }
     }
 
@@ -83,7 +101,13 @@ impl Cell {
             Self::Spread(Some(Spread { median, min, max }), _) => {
                 json!({ "median": median, "min": min, "max": max })
             }
-            Self::Spread(None, _) | Self::Empty => Value::Null,
+            Self::Interval(Some(Interval { median, low, high, is_confident: true }), _) => {
+                json!({ "median": median, "low": low, "high": high })
+            }
+            Self::Interval(Some(Interval { median, low, high, is_confident: false }), _) => {
+                json!({ "median": median, "min": low, "max": high })
+            }
+            Self::Spread(None, _) | Self::Interval(None, _) | Self::Empty => Value::Null,
         }
     }
 
@@ -229,6 +253,19 @@ mod tests {
         let json = table().json();
         assert_eq!(json["rows"][0]["cost_ns"]["median"], 1200.04);
         assert_eq!(json["rows"][1]["cost_ns"], Value::Null);
+    }
+
+    /// Check that an interval at 95 % is told from the range of too few measurements.
+    #[test]
+    fn intervals() {
+        let interval = Cell::interval(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.04], 1);
+        assert_eq!(interval.shown(), "3.5 (1.0 – 6.0)");
+        assert_eq!(interval.json(), json!({ "median": 3.5, "low": 1.0, "high": 6.04 }));
+        let range = Cell::interval(&[-1.0, 2.0], 1);
+        assert_eq!(range.shown(), "0.5 [-1.0 – 2.0]");
+        assert_eq!(range.json(), json!({ "median": 0.5, "min": -1.0, "max": 2.0 }));
+        assert_eq!(Cell::interval(&[7.0], 1).shown(), "7.0");
+        assert_eq!(Cell::interval(&[], 1).shown(), "–");
     }
 
     /// Check signs, also of what rounds to nothing.

@@ -148,10 +148,7 @@ impl Target {
     /// to date when the thread gives the CPU away, so that gets a moment.
     pub fn cpu_ns(&self) -> Result<u64> {
         std::thread::sleep(Duration::from_millis(10));
-        let path = format!("/proc/{}/schedstat", self.pid());
-        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
-        first.with_context(|| format!("{path} has no number"))
+        cpu_ns(self.pid())
     }
 
     /// Asks it to end; what it printed.
@@ -172,8 +169,13 @@ impl Target {
     }
 
     /// Asks it to end, and waits for that.
-    pub fn stop(mut self, signal: libc::c_int) -> Result<()> {
+    pub fn stop(self, signal: libc::c_int) -> Result<()> {
         send(self.pid(), signal);
+        self.end()
+    }
+
+    /// Waits for the end of a program that was asked to.
+    pub fn end(mut self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait()?.is_none() {
             if Instant::now() > deadline {
@@ -183,6 +185,15 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// CPU time of a process's first thread so far. While it runs, the kernel brings the count up to date
+/// with its ticks.
+pub fn cpu_ns(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    first.with_context(|| format!("{path} has no number"))
 }
 
 /// Sends a signal to a child that is not waited for yet.
