@@ -198,13 +198,22 @@ pub struct Timeline {
     pub sequence: u32,
     #[doc(hidden)]
     pub _pad: u32,
+    /// How long it had waited for a CPU in all, as the kernel counts it, when it left one last, in
+    /// nanoseconds.
+    pub run_delay_ns: u64,
     /// Where its time went so far, up to `since_ns`; wraps. Only differences mean anything.
     pub ledger: Ledger,
 }
 
-const _: () = assert!(size_of::<Timeline>() == 112);
+const _: () = assert!(size_of::<Timeline>() == 120);
 
 impl Timeline {
+    /// Whether the thread is off the CPU, as far as known.
+    #[inline(always)]
+    pub const fn is_off_cpu(&self) -> bool {
+        !matches!(self.state, off_cpu::UNKNOWN | off_cpu::ON_CPU)
+    }
+
     /// The thread is seen running at `now_ns`, by a program of its own.
     #[inline(always)]
     pub fn runs(&mut self, now_ns: u64) {
@@ -218,7 +227,7 @@ impl Timeline {
     /// thread was switched out between reading the clock and now.
     #[inline(always)]
     pub fn closed(mut self, end_ns: u64) -> (Ledger, u64) {
-        self.recover(end_ns);
+        self.recover(end_ns, None);
         let end_ns = if end_ns < self.since_ns { self.since_ns } else { end_ns };
         let part = self.ledger.part(self.state);
         *part = part.wrapping_add(end_ns - self.since_ns);
@@ -280,11 +289,18 @@ impl Timeline {
     }
 
     /// The thread is seen running: if it was off the CPU as far as known, its switch in was missed
-    /// (some kernels do not trace every switch from the idle task), and the time since the wakeup
-    /// is untold. Returns the time off the CPU.
+    /// (some kernels do not trace the switches from some tasks, such as an idle one). What it
+    /// waited in the run queue is told by the kernel's count of that, `run_delay_ns`, which is of
+    /// now; without it, the time since the wakeup is untold. Returns the time off the CPU.
+    ///
+    /// ```text
+    ///   ├─on-CPU─┼─blocked─┼──run queue──┼──on-CPU──┤
+    ///            out       wake          (in missed) now
+    ///                      ├─run_delay──┤
+    /// ```
     #[inline(always)]
-    pub fn recover(&mut self, now_ns: u64) -> Option<OffCpu> {
-        if matches!(self.state, off_cpu::UNKNOWN | off_cpu::ON_CPU) {
+    pub fn recover(&mut self, now_ns: u64, run_delay_ns: Option<u64>) -> Option<OffCpu> {
+        if !self.is_off_cpu() {
             return None;
         }
         let (state, start_ns) = (self.state, self.since_ns);
@@ -292,17 +308,37 @@ impl Timeline {
         let blocked_ns = self.blocked_ns(start_ns, off_ns);
         let part = self.ledger.part(state);
         *part = part.wrapping_add(blocked_ns);
-        self.ledger.other_ns = self.ledger.other_ns.wrapping_add(off_ns - blocked_ns);
+        let rest_ns = off_ns - blocked_ns;
+        let runnable_ns = match run_delay_ns {
+            // Another clock than ours measured it.
+            Some(run_delay_ns) => match run_delay_ns.wrapping_sub(self.run_delay_ns) {
+                waited_ns if waited_ns < rest_ns => waited_ns,
+                _ => rest_ns,
+            },
+            None => 0,
+        };
+        let is_preempted = state == off_cpu::PREEMPTED;
+        // Without a wakeup, it may as well have been blocked.
+        let is_told = run_delay_ns.is_some() && (is_preempted || self.wake_ns != 0);
+        let ran_ns = rest_ns - runnable_ns;
+        // All four, since the verifier loses sight of a pointer to one of them.
+        let [preempted_ns, run_queue_ns] =
+            if is_preempted { [runnable_ns, 0] } else { [0, runnable_ns] };
+        let [on_cpu_ns, other_ns] = if is_told { [ran_ns, 0] } else { [0, ran_ns] };
+        self.ledger.preempted_ns = self.ledger.preempted_ns.wrapping_add(preempted_ns);
+        self.ledger.run_queue_ns = self.ledger.run_queue_ns.wrapping_add(run_queue_ns);
+        self.ledger.on_cpu_ns = self.ledger.on_cpu_ns.wrapping_add(on_cpu_ns);
+        self.ledger.other_ns = self.ledger.other_ns.wrapping_add(other_ns);
         self.wake_ns = 0;
         self.state = off_cpu::ON_CPU;
         self.switched();
-        Some(OffCpu { state, start_ns, blocked_ns, runnable_ns: 0, clock_backwards })
+        Some(OffCpu { state, start_ns, blocked_ns, runnable_ns, clock_backwards })
     }
 
     /// What a thread that is off the CPU has done until `now_ns`: for waits that are still in
     /// progress when the trace ends. Without a wakeup so far, it is blocked until now.
     pub fn in_progress(&self, now_ns: u64) -> Option<OffCpu> {
-        if matches!(self.state, off_cpu::UNKNOWN | off_cpu::ON_CPU) {
+        if !self.is_off_cpu() {
             return None;
         }
         let mut timeline = *self;

@@ -30,7 +30,7 @@ pub struct ThreadState {
     pub _pad: u32,
 }
 
-const _: () = assert!(size_of::<ThreadState>() == 40 + 112 + 40 + 24 + 88 + 40 + 88 + 176 + 8);
+const _: () = assert!(size_of::<ThreadState>() == 40 + 120 + 40 + 24 + 88 + 40 + 88 + 176 + 8);
 
 impl ThreadState {
     /// The timeline is about to move on: for a switch, comes before all that [`Timeline`] is told.

@@ -48,7 +48,7 @@ pub fn enter<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: u64) -> bool {
     current.note_kernel_tgid();
     let Some(thread) = threads::get_or_insert(current.kernel_tid()) else { return false };
     // SAFETY: the current thread's entry.
-    unsafe { threads::notice_missed_switch(thread) };
+    unsafe { threads::notice_missed_switch(thread, current.task) };
     // SAFETY: the kernel's copy of the registers.
     let regs = unsafe { &*regs };
     let sp = regs.rsp;
@@ -93,7 +93,7 @@ pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: impl FnOnce() 
         return;
     };
     // SAFETY: the current thread's entry.
-    unsafe { threads::notice_missed_switch(thread) };
+    unsafe { threads::notice_missed_switch(thread, current.task) };
     // SAFETY: the kernel's copy of the registers.
     let regs = unsafe { &*regs };
     if globals::requests() {

@@ -53,6 +53,10 @@ static SWITCH_HAS_PREV_STATE: u32 = 0;
 #[unsafe(no_mangle)]
 static TASK_ON_CPU_OFFSET: u32 = 0;
 
+/// Offset of `sched_info.run_delay` in `task_struct`; 0: the kernel does not keep it.
+#[unsafe(no_mangle)]
+static TASK_RUN_DELAY_OFFSET: u32 = 0;
+
 /// 1 if the kernel has the helper `bpf_task_pt_regs`.
 #[unsafe(no_mangle)]
 static HAS_TASK_PT_REGS: u32 = 0;
@@ -89,6 +93,7 @@ read!(TASK_PID_OFFSET, task_pid_offset, u32, "See [`TASK_PID_OFFSET`].");
 read!(TASK_TGID_OFFSET, task_tgid_offset, u32, "See [`TASK_TGID_OFFSET`].");
 read!(TASK_STATE_OFFSET, task_state_offset, u32, "See [`TASK_STATE_OFFSET`].");
 read!(TASK_ON_CPU_OFFSET, task_on_cpu_offset, u32, "See [`TASK_ON_CPU_OFFSET`].");
+read!(TASK_RUN_DELAY_OFFSET, task_run_delay_offset, u32, "See [`TASK_RUN_DELAY_OFFSET`].");
 read!(TASK_MIN_FLT_OFFSET, task_min_flt_offset, u32, "See [`TASK_MIN_FLT_OFFSET`].");
 read!(TASK_MAJ_FLT_OFFSET, task_maj_flt_offset, u32, "See [`TASK_MAJ_FLT_OFFSET`].");
 

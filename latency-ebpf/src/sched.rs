@@ -79,7 +79,8 @@ fn leave(ctx: &BtfTracePointContext, task: Task, now_ns: u64) {
     // own runs, and its wakers write other fields.
     let thread = unsafe { &mut *thread };
     thread.keep_bases();
-    if let Some(off) = thread.timeline.recover(now_ns) {
+    let run_delay_ns = task.run_delay_ns();
+    if let Some(off) = thread.timeline.recover(now_ns, run_delay_ns) {
         count(Counter::MissedSwitch);
         report(thread, &off);
         thread.waker = Waker::default();
@@ -100,6 +101,7 @@ fn leave(ctx: &BtfTracePointContext, task: Task, now_ns: u64) {
         blocks(task, state, &mut thread.wait)
     };
     thread.wait.stack_id = capture_stack();
+    thread.timeline.run_delay_ns = run_delay_ns.unwrap_or(0);
     if thread.timeline.switch_out(now_ns, reason) {
         count(Counter::ClockBackwards);
     }
@@ -304,5 +306,6 @@ fn blocked_before_trace(task: Task, tid: u32) -> Option<*mut ThreadState> {
     thread.wait.tid = if globals::pid_namespace_inode() == 0 { tid } else { 0 };
     thread.timeline.state = reason;
     thread.timeline.since_ns = trace_start_ns;
+    thread.timeline.run_delay_ns = task.run_delay_ns().unwrap_or(0);
     Some(pointer)
 }

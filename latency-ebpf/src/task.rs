@@ -55,6 +55,16 @@ impl Task {
         [self.read(minor), self.read(major)]
     }
 
+    /// How long it has waited for a CPU so far, until it came onto one last, in nanoseconds; `None`
+    /// where the kernel does not count it.
+    #[inline(always)]
+    pub fn run_delay_ns(self) -> Option<u64> {
+        let offset = globals::task_run_delay_offset();
+        // SAFETY: as in `read`; 8 bytes.
+        (offset != 0)
+            .then(|| unsafe { core::ptr::read_volatile(self.0.add(offset as usize).cast::<u64>()) })
+    }
+
     /// Whether it is a thread of the process `tgid`, in the initial PID namespace.
     #[inline(always)]
     pub fn is_of(self, tgid: u32) -> bool {

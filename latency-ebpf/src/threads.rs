@@ -10,9 +10,9 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, Stack};
 use core::sync::atomic::{Ordering, compiler_fence};
 use latency_common::counter::Counter;
-use latency_common::ledger::{Base, Ledger, off_cpu};
+use latency_common::ledger::{Base, Ledger};
 use latency_common::operation::OpenCall;
-use latency_common::thread::ThreadState;
+use latency_common::thread::{ThreadState, Waker};
 
 use crate::calls::elapsed_since;
 use crate::counters::count;
@@ -136,23 +136,25 @@ fn free(slot: u32) {
 /// comes before its calls are looked at.
 ///
 /// # Safety
-/// `thread` is the current thread's entry.
+/// `thread` is the current thread's entry, and `task` its task.
 #[inline(always)]
-pub unsafe fn notice_missed_switch(thread: *mut ThreadState) {
+pub unsafe fn notice_missed_switch(thread: *mut ThreadState, task: Task) {
     if !globals::ledger() {
         return;
     }
     // SAFETY: a live map value. Its other writers are this thread's switches, which come between
     // two instructions of this program or not at all, as a signal handler would.
     let thread = unsafe { &mut *thread };
-    if matches!(thread.timeline.state, off_cpu::UNKNOWN | off_cpu::ON_CPU) {
+    if !thread.timeline.is_off_cpu() {
         return;
     }
     thread.keep_bases();
     // SAFETY: no preconditions.
-    if let Some(off) = thread.timeline.recover(unsafe { bpf_ktime_get_ns() }) {
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    if let Some(off) = thread.timeline.recover(now_ns, task.run_delay_ns()) {
         count(Counter::MissedSwitch);
         sched::report(thread, &off);
+        thread.waker = Waker::default();
     }
 }
 

@@ -14,7 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 type Times = BTreeMap<String, (f64, f64, f64)>;
 
 /// From lines such as ` 14984.732365 [0000]  worker-0[11233/11231]  4.019  0.000  3.983`: off-CPU
-/// time with the run queue in it, run queue, and time on the CPU, in milliseconds.
+/// time with the run queue in it, run queue, and time on the CPU, in milliseconds. Each thread's first
+/// line is left out: no time off the CPU, and in the run queue what the thread waited for its first
+/// run, up to some milliseconds; that is before all that is traced of it (`sched.rs`).
 fn of_perf(timehist: &str, pid: u32) -> Times {
     let mut times = Times::new();
     let of_pid = format!("/{pid}]");
@@ -22,6 +24,10 @@ fn of_perf(timehist: &str, pid: u32) -> Times {
         let Some((head, numbers)) = line.split_once(&of_pid) else { continue };
         let task = head.split_once("]  ").expect("a CPU before the task").1;
         let name = task.rsplit_once('[').expect("a thread's id").0;
+        if !times.contains_key(name) {
+            times.insert(name.to_owned(), (0.0, 0.0, 0.0));
+            continue;
+        }
         let mut numbers = numbers.split_whitespace().map(|word| word.parse::<f64>().expect("ms"));
         let time = times.entry(name.to_owned()).or_default();
         time.0 += numbers.next().expect("wait time") * 1e3;

@@ -257,7 +257,64 @@ fn missed_switch_out() {
     assert_eq!((ledger.other_ns, ledger.on_cpu_ns, end_ns), (30, 70, 100));
 }
 
-/// Check that a missed switch in keeps the wait, and leaves untold only what came after it.
+/// Check that what the kernel counted as waiting is run queue time, though the switch in was missed.
+///
+/// ```text
+///   0        10      60          85    90        100
+///   ├─on-CPU─┼─sleep─┼─run queue─┼─on-CPU┼preempted┤
+///            out     wake   (in missed)  out       in
+/// ```
+#[test]
+fn missed_switch_in_told_by_the_kernel() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::SLEEP);
+    timeline.run_delay_ns = 1_000;
+    timeline.wake(60);
+    let off = timeline.recover(90, Some(1_025)).unwrap();
+    assert_eq!((off.state, off.blocked_ns, off.runnable_ns), (off_cpu::SLEEP, 50, 25));
+    timeline.switch_out(90, off_cpu::PREEMPTED);
+    timeline.switch_in(100, 0);
+    let (ledger, _) = timeline.closed(100);
+    let expected = Ledger {
+        on_cpu_ns: 15,
+        sleep_ns: 50,
+        run_queue_ns: 25,
+        preempted_ns: 10,
+        voluntary_switches: 1,
+        involuntary_switches: 1,
+        ..Ledger::default()
+    };
+    assert_eq!(ledger, expected);
+}
+
+/// Check that a preempted thread's missed switch in is told likewise.
+#[test]
+fn missed_switch_in_after_preemption() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::PREEMPTED);
+    timeline.run_delay_ns = u64::MAX;
+    let off = timeline.recover(90, Some(69)).unwrap();
+    assert_eq!((off.state, off.blocked_ns, off.runnable_ns), (off_cpu::PREEMPTED, 0, 70));
+    assert_eq!((timeline.ledger.preempted_ns, timeline.ledger.on_cpu_ns), (70, 20));
+    assert_eq!((timeline.ledger.run_queue_ns, timeline.ledger.other_ns), (0, 0));
+}
+
+/// Check that the kernel's count takes no more than there is, and that a wait whose wakeup was not
+/// seen either is not called running.
+#[test]
+fn missed_switch_in_without_a_wakeup() {
+    let mut timeline = running_since(0);
+    timeline.switch_out(10, off_cpu::IO);
+    assert_eq!(timeline.recover(90, Some(20)).unwrap().runnable_ns, 20);
+    assert_eq!((timeline.ledger.run_queue_ns, timeline.ledger.other_ns), (20, 60));
+    timeline.switch_out(100, off_cpu::IO);
+    timeline.wake(105);
+    assert_eq!(timeline.recover(110, Some(500)).unwrap().runnable_ns, 5);
+    assert_eq!((timeline.ledger.io_ns, timeline.ledger.on_cpu_ns), (5, 20));
+}
+
+/// Check that a missed switch in keeps the wait, and leaves untold only what came after it where the
+/// kernel does not count.
 ///
 /// ```text
 ///   0        10      60                70       100
@@ -269,7 +326,7 @@ fn missed_switch_in() {
     let mut timeline = running_since(0);
     timeline.switch_out(10, off_cpu::SLEEP);
     timeline.wake(60);
-    let off = timeline.recover(70).unwrap();
+    let off = timeline.recover(70, None).unwrap();
     assert_eq!((off.state, off.blocked_ns, off.runnable_ns), (off_cpu::SLEEP, 50, 0));
     timeline.switch_out(70, off_cpu::PREEMPTED);
     timeline.switch_in(100, 0);
@@ -315,7 +372,8 @@ proptest::proptest! {
     /// Check that no sequence of events, with any clock, breaks the sum, of a request or of an
     /// operation that begins somewhere in it, and that the ledger can be kept late.
     #[test]
-    fn sum_is_wall_time(start_ns in 0_u64..1000, begin_at: u8, events: Vec<(u8, u16, u8)>, end_ns in 0_u64..100_000) {
+    fn sum_is_wall_time(start_ns in 0_u64..1000, begin_at: u8, events: Vec<(u8, u16, u8)>, run_delay_ns: Option<u16>, end_ns in 0_u64..100_000) {
+        let run_delay_ns = run_delay_ns.map(u64::from);
         let mut timeline = running_since(start_ns);
         let request = begin(&mut timeline, start_ns);
         let mut operation = (request, start_ns);
@@ -325,7 +383,7 @@ proptest::proptest! {
             let now_ns = u64::from(now_ns);
             if index == usize::from(begin_at) {
                 kept.keep(&timeline, operation.1);
-                timeline.recover(now_ns);
+                timeline.recover(now_ns, run_delay_ns);
                 operation = (begin(&mut timeline, now_ns), now_ns);
                 kept.mark(timeline.sequence, [7, 1]);
             }
@@ -334,7 +392,7 @@ proptest::proptest! {
             }
             match event % 3 {
                 0 => {
-                    timeline.recover(now_ns);
+                    timeline.recover(now_ns, run_delay_ns);
                     // A thread never leaves for nowhere, nor for the CPU; a number too high is odd.
                     let states = off_cpu::COUNT - 1;
                     timeline.switch_out(now_ns, off_cpu::PREEMPTED + u32::from(detail) % states);

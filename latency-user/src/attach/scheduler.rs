@@ -44,6 +44,7 @@ impl Scheduler {
             ("TASK_TGID_OFFSET", facts.task_tgid),
             ("TASK_STATE_OFFSET", facts.task_state),
             ("TASK_ON_CPU_OFFSET", facts.task_on_cpu),
+            ("TASK_RUN_DELAY_OFFSET", facts.task_run_delay),
             ("TASK_MIN_FLT_OFFSET", minor),
             ("TASK_MAJ_FLT_OFFSET", major),
             ("SWITCH_HAS_PREV_STATE", facts.switch_has_prev_state.into()),

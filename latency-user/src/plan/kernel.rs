@@ -17,6 +17,9 @@ pub use format::SwitchFormat;
 /// The kernel's type information.
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 
+/// What the kernel counts of this process.
+const SCHEDSTAT_PATH: &str = "/proc/self/schedstat";
+
 /// Why a fact is not to be had.
 #[derive(Debug, Error)]
 pub enum FactError {
@@ -55,6 +58,8 @@ pub struct KernelFacts {
     pub task_on_cpu: u32,
     /// Offsets of `min_flt` and `maj_flt`; `None` where page faults cannot be counted.
     pub task_faults: Option<[u32; 2]>,
+    /// Offset of `sched_info.run_delay`; 0 where the kernel does not keep it.
+    pub task_run_delay: u32,
     /// Type id of the tracepoint `sched_switch`.
     pub sched_switch: u32,
     /// Whether `sched_switch` passes the state of the task that leaves.
@@ -97,7 +102,11 @@ impl KernelFacts {
     fn read_from(path: &Path) -> Result<Self, FactError> {
         let bytes = source::Source::open(path)
             .map_err(|source| FactError::Unreadable { path: path.display().to_string(), source })?;
-        Self::parse(&bytes)
+        let mut facts = Self::parse(&bytes)?;
+        if !keeps_run_delay(&std::fs::read_to_string(SCHEDSTAT_PATH).unwrap_or_default()) {
+            facts.task_run_delay = 0;
+        }
+        Ok(facts)
     }
 
     /// Finds the facts in a kernel's type information.
@@ -106,8 +115,9 @@ impl KernelFacts {
     /// As for [`KernelFacts::read`]; any bytes give facts or an error.
     pub fn parse(bytes: &[u8]) -> Result<Self, FactError> {
         let btf = Btf::parse(bytes)?;
-        let [task, utask, instance, switch, waking] = btf.find([
+        let [task, sched_info, utask, instance, switch, waking] = btf.find([
             (Kind::Struct, b"task_struct"),
+            (Kind::Struct, b"sched_info"),
             (Kind::Struct, b"uprobe_task"),
             (Kind::Struct, b"return_instance"),
             (Kind::Typedef, b"btf_trace_sched_switch"),
@@ -120,6 +130,11 @@ impl KernelFacts {
             task,
             [b"pid", b"tgid", b"__state", b"state", b"min_flt", b"maj_flt", b"on_cpu"],
         );
+        let run_delay = sched_info.and_then(|sched_info| {
+            let [info] = btf.members(task, [b"sched_info"]);
+            let [run_delay] = btf.members(sched_info, [b"run_delay"]);
+            Some(info? + run_delay?)
+        });
         let return_probes = utask.zip(instance).and_then(|(utask, instance)| {
             let [field] = btf.members(task, [b"utask"]);
             let [return_instances] = btf.members(utask, [b"return_instances"]);
@@ -159,6 +174,7 @@ impl KernelFacts {
                 .zip(maj_flt)
                 .filter(|_| has_current_task)
                 .map(|(minor, major)| [minor, major]),
+            task_run_delay: run_delay.filter(|_| has_current_task).unwrap_or(0),
             sched_switch: switch,
             switch_has_prev_state,
             sched_waking: waking,
@@ -169,9 +185,25 @@ impl KernelFacts {
     }
 }
 
+/// Whether a task's `schedstat` file, "RAN_NS WAITED_NS TIMES", shows that the kernel counts what
+/// tasks wait for a CPU. Kernels before Linux 5.14 have the fields, and may be told not to: then
+/// the file of a task that does run has zeros.
+fn keeps_run_delay(schedstat: &str) -> bool {
+    schedstat.split_whitespace().nth(2).is_some_and(|times| times.parse().is_ok_and(|n: u64| n > 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Check that zeros, nothing, and anything else mean that the kernel does not count.
+    #[test]
+    fn run_delay_kept() {
+        assert!(keeps_run_delay("0 98895 1\n"));
+        for schedstat in ["0 0 0\n", "1 2", "", "a b c"] {
+            assert!(!keeps_run_delay(schedstat), "{schedstat:?}");
+        }
+    }
 
     /// Check that this kernel's facts are found, and are plausible; skipped without type
     /// information.

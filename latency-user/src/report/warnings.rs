@@ -143,8 +143,10 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
         ),
         (
             loss.missed_switches,
-            "switch of a thread was not seen: the time around it is under \"other\".",
-            "switches of threads were not seen: the time around them is under \"other\".",
+            "switch of a thread was not seen: what the kernel's own counts do not tell of the time around it is \
+             under \"other\".",
+            "switches of threads were not seen: what the kernel's own counts do not tell of the time around \
+             them is under \"other\".",
         ),
     ] {
         if number > 0 {
