@@ -1,4 +1,4 @@
-//! An nginx of the bench's own: TLS on a loopback port, one worker.
+//! An nginx of the bench's own: TLS on a loopback port, one worker on the first CPU.
 
 use std::{
     fs,
@@ -42,7 +42,8 @@ impl Nginx {
         }
         let settings = folder.join("nginx.conf");
         let text = format!(
-            "user root; daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;\n\
+            "user root; daemon off; worker_processes 1; worker_cpu_affinity 1; pid {folder}/pid;\n\
+             error_log {folder}/error.log;\n\
              events {{ worker_connections 512; }}\n\
              http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n\
              fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n\

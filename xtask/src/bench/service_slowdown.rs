@@ -178,7 +178,8 @@ fn notes(table: &mut Table, rounds: usize, peer_rounds: usize) {
     table.note(
         "All CPUs are busy, so what the tool itself takes is lost to the service too. CPU time of a request is \
          the service's alone. The empty programs are what probes on these functions cost whatever they do. \
-         Together, funclatency runs twice: for EVP_DigestSign and EVP_DigestVerify.",
+         Together, funclatency runs twice: for EVP_DigestSign and EVP_DigestVerify. nginx's worker and wrk have \
+         a CPU each.",
     );
     for peer in Peer::ALL.into_iter().filter(|peer| !peer.is_installed()) {
         table.note(format!("{}: not installed ({}).", peer.name(), peer.package()));
