@@ -91,14 +91,19 @@ impl<F> ReadStack<F> {
     fn with<E: Error>(
         self,
         left: &mut usize,
-        frame: impl FnMut(F) -> Result<Arc<Frame>, E>,
+        mut frame: impl FnMut(F) -> Result<Arc<Frame>, E>,
     ) -> Result<Stack, E> {
         *left = left
             .checked_sub(self.frames.len())
             .ok_or_else(|| E::custom("the stacks have too many frames"))?;
+        // Collected as a `Result`, they would be moved as they grow.
+        let mut frames = Vec::with_capacity(self.frames.len());
+        for read in self.frames {
+            frames.push(frame(read)?);
+        }
         Ok(Stack {
             id: self.id,
-            frames: self.frames.into_iter().map(frame).collect::<Result<_, _>>()?,
+            frames,
             truncated: self.truncated,
             used_frame_pointer: self.used_frame_pointer,
         })

@@ -2,6 +2,7 @@
 
 mod diff;
 mod fold;
+mod lines;
 mod narrow;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 use crate::recording::Recording;
 pub use diff::{Side, fold_diff, write_diff};
 use fold::Folded;
+use narrow::without_narrow;
 
 /// What a flame graph shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,8 +86,9 @@ const MICROSECOND_NS: u64 = 1000;
 /// rounded total (largest remainder); a stack that comes to no microsecond has no line.
 pub fn fold(recording: &Recording, options: &Options<'_>) -> String {
     let mut text = String::new();
-    for (stack, microseconds) in Folded::new(recording, options).rounded(MICROSECOND_NS) {
-        text.push_str(&format!("{} {microseconds}\n", stack.join(";")));
+    let folded = Folded::new(recording, options);
+    for (frames, microseconds) in folded.rounded(MICROSECOND_NS) {
+        text.push_str(&format!("{} {microseconds}\n", folded.texts(frames).join(";")));
     }
     text
 }
@@ -108,10 +111,12 @@ fn write_with(
     let folded = Folded::new(recording, options);
     let title = title(recording, options.view);
     let subtitle = subtitle(recording, &folded, options);
-    let lines: Vec<String> = folded
-        .drawn(MICROSECOND_NS)
-        .map(|(stack, count)| format!("{} {count}", stack.join(";")))
+    let lines: Vec<String> = without_narrow(&folded.rounded(MICROSECOND_NS))
+        .into_iter()
+        .map(|(frames, count)| format!("{} {count}", folded.texts(frames).join(";")))
         .collect();
+    // The stacks of a large recording take as much memory as the drawing.
+    drop(folded);
     if lines.is_empty() {
         return write_empty(&title, &subtitle, why_empty(recording, options), out);
     }

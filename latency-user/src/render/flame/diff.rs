@@ -60,8 +60,8 @@ fn differences(before: &Side<'_>, after: &Side<'_>) -> Differences {
     let mut differences = Differences::new();
     for (side, is_after) in [(before, false), (after, true)] {
         let folded = Folded::new(side.recording, &side.options);
-        for (stack, count) in folded.rounded(side.divisor()) {
-            let counts = differences.entry(stack).or_default();
+        for (frames, count) in folded.rounded(side.divisor()) {
+            let counts = differences.entry(folded.texts(frames)).or_default();
             *(if is_after { &mut counts.1 } else { &mut counts.0 }) = count;
         }
     }

@@ -1,11 +1,13 @@
 //! Waits and samples to folded stacks. Frames are escaped here and nowhere else.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::narrow::without_narrow;
+use hashbrown::HashMap;
+
+use super::lines::{Line, Lines};
 use super::{Options, View};
 use crate::recording::{Frame, Profile, Reason, Recording, Stack, WaitGroup, Waker};
 
@@ -14,7 +16,7 @@ use crate::recording::{Frame, Profile, Reason, Recording, Stack, WaitGroup, Wake
 pub(super) struct Folded<'a> {
     labels: Labels<'a>,
     /// By the frames' labels, the outermost first.
-    stacks: HashMap<Vec<u32>, u64>,
+    stacks: Lines,
     /// Time in all of them, in nanoseconds.
     pub total_ns: u64,
     /// Of this, time in stacks that do not reach the thread's start.
@@ -35,34 +37,44 @@ type Stacks<'a> = HashMap<u64, &'a Stack>;
 struct Labels<'a> {
     texts: Vec<Rc<str>>,
     ids: HashMap<Rc<str>, u32>,
-    /// Those of the frames of the recording, which are shared between its stacks.
-    of_frames: HashMap<(*const Frame, Level), u32>,
+    /// Those of the frames of the recording, which are shared between its stacks, by [`Level`].
+    of_frames: [HashMap<*const Frame, u32>; 2],
     recording: PhantomData<&'a Recording>,
 }
 
 /// Whose frame it is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy)]
 enum Level {
     User,
     Kernel,
 }
 
 impl<'a> Labels<'a> {
-    fn id(&mut self, text: impl Into<Rc<str>>) -> u32 {
-        let text = text.into();
-        if let Some(&id) = self.ids.get(&text) {
+    fn id(&mut self, text: &str) -> u32 {
+        if let Some(&id) = self.ids.get(text) {
             return id;
         }
-        let id = self.texts.len() as u32;
+        let (id, text) = (self.texts.len() as u32, Rc::from(text));
         self.texts.push(Rc::clone(&text));
         self.ids.insert(text, id);
         id
     }
 
+    /// The place of each label among all, sorted by text: numbers compare faster.
+    fn places(&self) -> Vec<u32> {
+        let mut in_order: Vec<u32> = (0..self.texts.len() as u32).collect();
+        in_order.sort_unstable_by_key(|&id| &self.texts[id as usize]);
+        let mut places = vec![0; in_order.len()];
+        for (place, id) in (0..).zip(in_order) {
+            places[id as usize] = place;
+        }
+        places
+    }
+
     fn of(&mut self, frame: &'a Arc<Frame>, side: Level) -> u32 {
         // The recording is borrowed for as long as this lives: an address is one frame's.
-        let key = (Arc::as_ptr(frame), side);
-        if let Some(&id) = self.of_frames.get(&key) {
+        let address = Arc::as_ptr(frame);
+        if let Some(&id) = self.of_frames[side as usize].get(&address) {
             return id;
         }
         let text = match (side, &frame.function) {
@@ -71,8 +83,8 @@ impl<'a> Labels<'a> {
             (Level::Kernel, Some(function)) => format!("{}_[k]", escaped(function)),
             (Level::Kernel, None) => escaped(&frame.module),
         };
-        let id = self.id(text);
-        self.of_frames.insert(key, id);
+        let id = self.id(&text);
+        self.of_frames[side as usize].insert(address, id);
         id
     }
 
@@ -83,7 +95,7 @@ impl<'a> Labels<'a> {
             return;
         };
         if let Some(reason) = &stack.truncated {
-            frames.push(self.id(format!("[truncated: {}]", escaped(reason))));
+            frames.push(self.id(&format!("[truncated: {}]", escaped(reason))));
         }
         frames.extend(stack.frames.iter().rev().map(|frame| self.of(frame, Level::User)));
     }
@@ -92,7 +104,7 @@ impl<'a> Labels<'a> {
     fn push_waker(&mut self, frames: &mut Vec<u32>, wait: &WaitGroup, stack: Option<&'a Stack>) {
         match &wait.waker {
             Waker::Thread { comm, .. } => {
-                let mut waker = vec![self.id(escaped(comm))];
+                let mut waker = vec![self.id(&escaped(comm))];
                 self.push_stack(&mut waker, stack);
                 frames.extend(waker.into_iter().rev());
             }
@@ -116,7 +128,7 @@ impl<'a> Folded<'a> {
         }
         for wait in recording.waits.iter().filter(|wait| is_selected(wait, options)) {
             let stack = stacks.get(&wait.stack_id).copied();
-            let mut frames = vec![folded.labels.id(escaped(&wait.comm))];
+            let mut frames = vec![folded.labels.id(&escaped(&wait.comm))];
             folded.labels.push_stack(&mut frames, stack);
             match options.view {
                 View::OnCpu => {}
@@ -131,7 +143,7 @@ impl<'a> Folded<'a> {
                     }
                 }
                 View::Locks => {
-                    frames.insert(0, folded.labels.id(lock_name(wait, options)));
+                    frames.insert(0, folded.labels.id(&lock_name(wait, options)));
                     folded.add(&frames, stack, wait.total_ns);
                 }
                 View::Wakers => {
@@ -151,12 +163,7 @@ impl<'a> Folded<'a> {
         if time_ns == 0 {
             return;
         }
-        match self.stacks.get_mut(frames) {
-            Some(sum_ns) => *sum_ns += time_ns,
-            None => {
-                self.stacks.insert(frames.to_owned(), time_ns);
-            }
-        }
+        self.stacks.add(frames, time_ns);
         self.total_ns += time_ns;
         match stack {
             None => self.no_stack_ns += time_ns,
@@ -172,13 +179,13 @@ impl<'a> Folded<'a> {
                 continue;
             }
             let stack = stacks.get(&group.stack_id).copied();
-            let mut frames = vec![self.labels.id(escaped(&group.comm))];
+            let mut frames = vec![self.labels.id(&escaped(&group.comm))];
             self.labels.push_stack(&mut frames, stack);
             let leaf = stack.and_then(|stack| stack.frames.first()).filter(|_| !group.in_kernel);
             if let (Some(leaf), Some(last)) =
                 (leaf.and_then(|frame| module_alone(frame)), frames.last_mut())
             {
-                *last = self.labels.id(leaf);
+                *last = self.labels.id(&leaf);
             }
             match stacks.get(&group.kernel_stack_id) {
                 Some(kernel) => {
@@ -193,55 +200,33 @@ impl<'a> Folded<'a> {
         }
     }
 
-    /// Stacks in folded form with their time in units of `unit_ns`, sorted by frame, as a tree. The
-    /// times add up to the rounded total: each is cut to whole units, and those that are missing
-    /// then go to the stacks that were cut the most. What comes to no unit is left out.
-    pub fn rounded(self, unit_ns: u64) -> impl Iterator<Item = (Vec<Rc<str>>, u64)> {
-        self.rounded_and(unit_ns, |stacks| stacks)
-    }
-
-    /// The same, but stacks end before frames that are too narrow to be drawn.
-    pub fn drawn(self, unit_ns: u64) -> impl Iterator<Item = (Vec<Rc<str>>, u64)> {
-        self.rounded_and(unit_ns, without_narrow)
-    }
-
-    fn rounded_and(
-        self,
-        unit_ns: u64,
-        shorten: impl FnOnce(Vec<(Vec<u32>, u64)>) -> Vec<(Vec<u32>, u64)>,
-    ) -> impl Iterator<Item = (Vec<Rc<str>>, u64)> {
-        let texts = self.labels.texts;
-        let mut in_order: Vec<u32> = (0..texts.len() as u32).collect();
-        in_order.sort_unstable_by_key(|&id| &texts[id as usize]);
-        let mut places = vec![0_u32; texts.len()];
-        for (place, &id) in (0_u32..).zip(&in_order) {
-            places[id as usize] = place;
-        }
-        // By the places of their frames: numbers compare faster than texts.
-        let mut stacks: Vec<(Vec<u32>, u64)> = self.stacks.into_iter().collect();
-        for id in stacks.iter_mut().flat_map(|(frames, _)| frames) {
-            *id = places[*id as usize];
-        }
-        stacks.sort_unstable();
-
+    /// Stacks with their time in units of `unit_ns`, sorted by frame, as a tree. The times add up to the
+    /// rounded total: each is cut to whole units, and those that are missing then go to the stacks
+    /// that were cut the most, the first ones of those cut alike. What comes to no unit is left out.
+    pub fn rounded(&self, unit_ns: u64) -> Vec<Line<'_>> {
+        let mut stacks = self.stacks.sorted(&self.labels.places());
         let unit_ns = unit_ns.max(1);
-        let cut: u128 = stacks.iter().map(|(_, time_ns)| u128::from(time_ns % unit_ns)).sum();
+        let cuts = stacks.iter().map(|(_, time_ns)| Reverse(time_ns % unit_ns)).zip(0..);
+        let mut by_cut: Vec<(Reverse<u64>, usize)> = cuts.filter(|(cut, _)| cut.0 > 0).collect();
+        let cut: u128 = by_cut.iter().map(|(cut, _)| u128::from(cut.0)).sum();
         let missing = (cut + u128::from(unit_ns) / 2) / u128::from(unit_ns);
         let missing = usize::try_from(missing).unwrap_or(usize::MAX);
-        let cuts = stacks.iter().map(|(_, time_ns)| time_ns % unit_ns).enumerate();
-        let mut by_cut: Vec<(usize, u64)> = cuts.filter(|(_, cut)| *cut > 0).collect();
-        by_cut.sort_by_key(|&(at, cut)| (std::cmp::Reverse(cut), at));
+        if missing < by_cut.len() {
+            by_cut.select_nth_unstable(missing);
+        }
         for (_, time_ns) in &mut stacks {
             *time_ns /= unit_ns;
         }
-        for &(at, _) in by_cut.iter().take(missing) {
+        for &(_, at) in by_cut.iter().take(missing) {
             stacks[at].1 += 1;
         }
         stacks.retain(|(_, count)| *count > 0);
-        shorten(stacks).into_iter().map(move |(frames, count)| {
-            let text = |&place: &u32| Rc::clone(&texts[in_order[place as usize] as usize]);
-            (frames.iter().map(text).collect(), count)
-        })
+        stacks
+    }
+
+    /// The texts of a stack's frames.
+    pub fn texts(&self, frames: &[u32]) -> Vec<Rc<str>> {
+        frames.iter().map(|&id| Rc::clone(&self.labels.texts[id as usize])).collect()
     }
 }
 

@@ -1,44 +1,66 @@
 //! Leaving out what would be too narrow to be drawn, before it is made into text: of a hundred thousand
 //! stacks, most of the innermost frames are.
 
+use super::lines::Line;
+
 /// A frame with less than this share of the whole is not drawn: inferno's `min_width` of 0.01 %.
 pub(super) const SHARE: u64 = 10_000;
 
 /// Cuts stacks off before a frame that has less than one in [`SHARE`] of the whole, and makes one of those
-/// that are equal then. `stacks` are sorted by frames, the outermost first; so is the result. All
+/// that are equal then. `stacks` are sorted by frame, and none is of no time; so is the result. All
 /// frames that are left keep their sums.
-pub(super) fn without_narrow(mut stacks: Vec<(Vec<u32>, u64)>) -> Vec<(Vec<u32>, u64)> {
-    let whole: u128 = stacks.iter().map(|(_, count)| u128::from(*count)).sum();
-    cut(&mut stacks, 0, whole);
-    stacks.sort_unstable();
-    stacks.dedup_by(|next, kept| {
-        let is_same = next.0 == kept.0;
-        if is_same {
-            kept.1 = kept.1.saturating_add(next.1);
+pub(super) fn without_narrow<'a>(stacks: &[Line<'a>]) -> Vec<Line<'a>> {
+    let whole = stacks.iter().map(|(_, count)| u128::from(*count)).sum();
+    let mut tree = Tree { whole, lines: Vec::new(), open: Vec::new() };
+    let mut last: &[u32] = &[];
+    for &(frames, count) in stacks {
+        let in_common = last.iter().zip(frames).take_while(|(one, other)| one == other).count();
+        tree.close(in_common);
+        for depth in in_common..frames.len() {
+            tree.open.push(Open { at: tree.lines.len(), sum: 0 });
+            tree.lines.push((&frames[..=depth], 0));
         }
-        is_same
-    });
-    stacks
+        if let Some(leaf) = tree.open.last_mut() {
+            leaf.sum += u128::from(count);
+            tree.lines[leaf.at].1 += count;
+        }
+        last = frames;
+    }
+    tree.close(0);
+    // Wide frames that are all callees'.
+    tree.lines.retain(|(_, count)| *count > 0);
+    tree.lines
 }
 
-fn cut(stacks: &mut [(Vec<u32>, u64)], depth: usize, whole: u128) {
-    let mut at = 0;
-    while at < stacks.len() {
-        let frame = stacks[at].0.get(depth).copied();
-        let same =
-            stacks[at..].iter().take_while(|(frames, _)| frames.get(depth).copied() == frame);
-        let end = at + same.count();
-        let group = &mut stacks[at..end];
-        at = end;
-        if frame.is_none() {
-            continue;
-        }
-        let sum: u128 = group.iter().map(|(_, count)| u128::from(*count)).sum();
-        if sum * u128::from(SHARE) >= whole {
-            cut(group, depth + 1, whole);
-        } else {
+/// What is left so far, with a line for every frame.
+struct Tree<'a> {
+    whole: u128,
+    lines: Vec<Line<'a>>,
+    /// The frames that the next stack may have as well, the outermost first.
+    open: Vec<Open>,
+}
+
+/// A frame of which not all stacks were seen.
+struct Open {
+    /// Where its line is; those of its callees follow.
+    at: usize,
+    sum: u128,
+}
+
+impl Tree<'_> {
+    /// Ends all but the outermost `kept` frames of the last stack.
+    fn close(&mut self, kept: usize) {
+        while self.open.len() > kept
+            && let Some(frame) = self.open.pop()
+        {
             // A line must have a frame at least.
-            group.iter_mut().for_each(|(frames, _)| frames.truncate(depth.max(1)));
+            let Some(caller) = self.open.last_mut() else { return };
+            caller.sum += frame.sum;
+            if frame.sum * u128::from(SHARE) < self.whole {
+                // Its callees are narrower still: its own line has all of it.
+                self.lines[caller.at].1 += self.lines[frame.at].1;
+                self.lines.truncate(frame.at);
+            }
         }
     }
 }
@@ -50,7 +72,7 @@ mod tests {
     use super::*;
 
     /// The sum of every frame in its place.
-    fn sums(stacks: &[(Vec<u32>, u64)]) -> BTreeMap<&[u32], u128> {
+    fn sums<'a>(stacks: &[Line<'a>]) -> BTreeMap<&'a [u32], u128> {
         let mut sums = BTreeMap::new();
         for (frames, count) in stacks {
             for depth in 0..=frames.len() {
@@ -63,15 +85,10 @@ mod tests {
     /// Check that narrow siblings become a part of their caller, and a narrow root stays.
     #[test]
     fn siblings() {
-        let stacks = vec![
-            (vec![1], 5),
-            (vec![1, 2], 100_000),
-            (vec![1, 3, 4], 6),
-            (vec![1, 4], 4),
-            (vec![2, 1], 1),
-        ];
-        let expected = [(vec![1], 15), (vec![1, 2], 100_000), (vec![2], 1)];
-        assert_eq!(without_narrow(stacks), expected);
+        let stacks: [Line<'_>; 5] =
+            [(&[1], 5), (&[1, 2], 100_000), (&[1, 3, 4], 6), (&[1, 4], 4), (&[2, 1], 1)];
+        let expected: [Line<'_>; 3] = [(&[1], 15), (&[1, 2], 100_000), (&[2], 1)];
+        assert_eq!(without_narrow(&stacks), expected);
     }
 
     proptest::proptest! {
@@ -82,10 +99,12 @@ mod tests {
                 let frames = frames.iter().map(|frame| u32::from(frame % 3)).collect::<Vec<_>>();
                 (frames, u64::from(count >> (count % 32)))
             };
-            let mut before: Vec<(Vec<u32>, u64)> =
-                stacks.into_iter().map(numbered).filter(|(frames, _)| !frames.is_empty()).collect();
-            before.sort();
-            let after = without_narrow(before.clone());
+            let mut stacks: Vec<(Vec<u32>, u64)> = stacks.into_iter().map(numbered).collect();
+            stacks.retain(|(frames, count)| !frames.is_empty() && *count > 0);
+            stacks.sort();
+            let before: Vec<_> = stacks.iter().map(|(frames, count)| (&frames[..], *count)).collect();
+            let after = without_narrow(&before);
+            proptest::prop_assert!(after.is_sorted());
             let (before, after) = (sums(&before), sums(&after));
             let whole = before.get(&[][..]).copied().unwrap_or(0);
             for (frames, sum) in &before {

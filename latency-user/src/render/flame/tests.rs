@@ -202,6 +202,22 @@ fn sums() {
     assert!(folded.lines().all(|line| !line.ends_with(" 0")));
 }
 
+/// Check which stacks get the units that rounding left over: those cut the most, and of those cut alike
+/// the first.
+#[test]
+fn left_over() {
+    let waits = [("a", 1_500), ("b", 1_500), ("c", 1_500), ("d", 2_900), ("e", 1_100), ("f", 400)];
+    let wait = |(comm, time_ns): (&str, u64)| WaitGroup {
+        comm: comm.into(),
+        ..wait(Reason::Sleep, 0, time_ns)
+    };
+    let recording = Recording { waits: waits.into_iter().rev().map(wait).collect(), ..recording() };
+    let folded = fold(&recording, &options(View::OffCpu, &BTreeMap::new()));
+    let counts: Vec<_> =
+        folded.lines().map(|line| line.replace(";[no stack];[sleep]", "")).collect();
+    assert_eq!(counts, ["a 2", "b 2", "c 1", "d 3", "e 1"]);
+}
+
 /// Check that the most that a recording can claim does not overflow.
 #[test]
 fn huge_times() {
