@@ -16,8 +16,13 @@ const STACKS: u64 = 10_000;
 fn folding(criterion: &mut Criterion) {
     let recording = run::recording(WAITS, STACKS);
     let lock_names = BTreeMap::new();
-    let options =
-        |view| Options { view, in_operation: false, operation: None, lock_names: &lock_names };
+    let options = |view| Options {
+        view,
+        in_operation: false,
+        operation: None,
+        with_lines: false,
+        lock_names: &lock_names,
+    };
     let mut group = criterion.benchmark_group("fold");
     group.throughput(Throughput::Elements(STACKS)).sample_size(20);
     for view in [View::OffCpu, View::Locks, View::Wakers] {

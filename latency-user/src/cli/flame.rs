@@ -9,27 +9,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use super::args::FlameArgs;
-use crate::recording::{self, Recording, Stack};
+use crate::recording::{self, Recording};
 use crate::render::flame::{self, Options, Side, View};
-
-/// Reads a recording, with lines of source only if they are wanted.
-fn read(args: &FlameArgs, file: &Path) -> Result<Recording> {
-    let mut recording = recording::read(file)?;
-    if !args.lines {
-        recording.stacks.iter_mut().for_each(Stack::forget_lines);
-    }
-    Ok(recording)
-}
 
 /// Runs `latency flame`.
 ///
 /// # Errors
 /// A recording cannot be read, or has no such operation, or the graph cannot be written.
 pub fn run(args: &FlameArgs) -> Result<()> {
-    let recording = read(args, &args.file)?;
+    let recording = recording::read(&args.file)?;
     let mut svg = Vec::new();
     let graph = if let Some(older) = &args.diff {
-        let before = read(args, older)?;
+        let before = recording::read(older)?;
         // An operation may be new, or gone: one of the two has it.
         if check_operation(args, &args.file, &recording).is_err() {
             check_operation(args, older, &before)?;
@@ -83,6 +74,7 @@ fn options<'a>(args: &'a FlameArgs, lock_names: &'a BTreeMap<u64, String>) -> Op
         view: args.view.into(),
         in_operation: args.in_operation,
         operation: args.operation.as_deref(),
+        with_lines: args.lines,
         lock_names,
     }
 }

@@ -89,18 +89,6 @@ pub struct Stack {
     pub used_frame_pointer: bool,
 }
 
-impl Stack {
-    /// Forgets the lines of source, so that frames differ by function alone.
-    pub fn forget_lines(&mut self) {
-        for frame in &mut self.frames {
-            if frame.file.is_some() || frame.line.is_some() {
-                let frame = Arc::make_mut(frame);
-                (frame.file, frame.line) = (None, None);
-            }
-        }
-    }
-}
-
 /// One frame.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Frame {

@@ -74,6 +74,8 @@ pub struct Options<'a> {
     pub in_operation: bool,
     /// Only what lies inside operations or requests of this name.
     pub operation: Option<&'a str>,
+    /// Whether frames that differ by the line of source alone are told apart.
+    pub with_lines: bool,
     /// Names of futexes by address; one that is not here is shown by its address.
     pub lock_names: &'a BTreeMap<u64, String>,
 }

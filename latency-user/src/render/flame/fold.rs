@@ -35,6 +35,8 @@ type Stacks<'a> = HashMap<u64, &'a Stack>;
 /// between them.
 #[derive(Default)]
 struct Labels<'a> {
+    /// Whether they have the lines of source.
+    with_lines: bool,
     texts: Vec<Rc<str>>,
     ids: HashMap<Rc<str>, u32>,
     /// Those of the frames of the recording, which are shared between its stacks, by [`Level`].
@@ -78,7 +80,7 @@ impl<'a> Labels<'a> {
             return id;
         }
         let text = match (side, &frame.function) {
-            (Level::User, _) => label(frame),
+            (Level::User, _) => label(frame, self.with_lines),
             // With the mark that flame graphs know the kernel's frames by.
             (Level::Kernel, Some(function)) => format!("{}_[k]", escaped(function)),
             (Level::Kernel, None) => escaped(&frame.module),
@@ -120,6 +122,7 @@ impl<'a> Folded<'a> {
     pub fn new(recording: &'a Recording, options: &Options<'_>) -> Self {
         let stacks: Stacks<'a> = recording.stacks.iter().map(|stack| (stack.id, stack)).collect();
         let mut folded = Self::default();
+        folded.labels.with_lines = options.with_lines;
         if options.view == View::OnCpu {
             if let Some(profile) = &recording.profile {
                 folded.samples(profile, &stacks, options);
@@ -273,9 +276,9 @@ fn module_alone(frame: &Frame) -> Option<String> {
     (frame.function.is_none() && !module.is_empty()).then(|| format!("[{}]", escaped(module)))
 }
 
-fn label(frame: &Frame) -> String {
+fn label(frame: &Frame, with_lines: bool) -> String {
     match &frame.function {
-        Some(function) => match frame.source() {
+        Some(function) => match frame.source().filter(|_| with_lines) {
             Some(source) => escaped(&format!("{function} ({source})")),
             None => escaped(function),
         },

@@ -139,7 +139,7 @@ fn sampled() -> Recording {
 }
 
 fn options(view: View, names: &BTreeMap<u64, String>) -> Options<'_> {
-    Options { view, in_operation: false, operation: None, lock_names: names }
+    Options { view, in_operation: false, operation: None, with_lines: false, lock_names: names }
 }
 
 fn names() -> BTreeMap<u64, String> {
@@ -200,6 +200,25 @@ fn sums() {
     let folded = fold(&tiny, &options(View::OffCpu, &names));
     assert_eq!(sum(&folded), (total(&tiny) + 500) / 1000);
     assert!(folded.lines().all(|line| !line.ends_with(" 0")));
+}
+
+/// Check that lines of source are told apart only if that is wanted.
+#[test]
+fn lines_of_source() {
+    let mut recording = recording();
+    recording.stacks = vec![stack(1, &["read", "main"]), stack(2, &["read", "main"])];
+    for (stack, line) in recording.stacks.iter_mut().zip([7, 9]) {
+        let frame = Arc::make_mut(&mut stack.frames[0]);
+        (frame.file, frame.line) = (Some("/src/x.c".into()), Some(line));
+    }
+    recording.waits = (1..3).map(|id| wait(Reason::Sleep, id, MILLISECOND)).collect();
+    let names = BTreeMap::new();
+    let without = options(View::OffCpu, &names);
+    assert_eq!(fold(&recording, &without), "worker;main;read;[sleep] 2000\n");
+    assert_eq!(
+        fold(&recording, &Options { with_lines: true, ..without }),
+        "worker;main;read (x.c:7);[sleep] 1000\nworker;main;read (x.c:9);[sleep] 1000\n"
+    );
 }
 
 /// Check which stacks get the units that rounding left over: those cut the most, and of those cut alike
