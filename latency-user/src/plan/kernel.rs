@@ -186,8 +186,8 @@ impl KernelFacts {
 }
 
 /// Whether a task's `schedstat` file, "RAN_NS WAITED_NS TIMES", shows that the kernel counts what
-/// tasks wait for a CPU. Kernels before Linux 5.14 have the fields, and may be told not to: then
-/// the file of a task that does run has zeros.
+/// tasks wait for a CPU. Older ones may have the field and not count: then the file of a task that
+/// does run has zeros.
 fn keeps_run_delay(schedstat: &str) -> bool {
     schedstat.split_whitespace().nth(2).is_some_and(|times| times.parse().is_ok_and(|n: u64| n > 0))
 }

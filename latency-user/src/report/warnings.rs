@@ -143,10 +143,10 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
         ),
         (
             loss.missed_switches,
-            "switch of a thread was not seen: what the kernel's own counts do not tell of the time around it is \
+            "switch of a thread was not seen: time around it that the kernel did not count is under \
+             \"other\".",
+            "switches of threads were not seen: time around them that the kernel did not count is \
              under \"other\".",
-            "switches of threads were not seen: what the kernel's own counts do not tell of the time around \
-             them is under \"other\".",
         ),
     ] {
         if number > 0 {
