@@ -184,7 +184,7 @@ fn depth(settings: &Settings, rounds: usize) -> Result<Series> {
     for _ in 0..rounds {
         for levels in [1, 15, 31, 61] {
             let (ns, frames) = program_ns(settings, Switch::Yield, levels, count, &[])?;
-            series.add(frames as u64, ns);
+            series.add(frames.round() as u64, ns);
         }
     }
     Ok(series)
