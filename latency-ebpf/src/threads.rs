@@ -145,9 +145,15 @@ pub unsafe fn notice_missed_switch(thread: *mut ThreadState, task: Task) {
     // SAFETY: a live map value. Its other writers are this thread's switches, which come between
     // two instructions of this program or not at all, as a signal handler would.
     let thread = unsafe { &mut *thread };
-    if !thread.timeline.is_off_cpu() {
-        return;
+    if thread.timeline.is_off_cpu() {
+        recover(thread, task);
     }
+}
+
+/// A function of its own: it is seldom called, and inside of the programs of calls it tripled what the
+/// verifier has to look at.
+#[inline(never)]
+fn recover(thread: &mut ThreadState, task: Task) {
     thread.keep_bases();
     // SAFETY: no preconditions.
     let now_ns = unsafe { bpf_ktime_get_ns() };

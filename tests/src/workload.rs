@@ -165,16 +165,6 @@ impl Workload {
         Self::started("waits", program, &mut command)
     }
 
-    /// The same, with all its threads on one CPU.
-    #[track_caller]
-    pub fn waits_on(cpu: &str, mode: &str, count: u32) -> Self {
-        let program = build("waits", Build::Shared);
-        let mut command = Command::new("taskset");
-        command.args(["-c", cpu]).arg(&program).args([mode, &count.to_string()]);
-        command.arg(crate::cache_folder()).args(["--wait", "--wait-end"]);
-        Self::started("waits", program, &mut command)
-    }
-
     /// Starts `futexes COUNT --wait --wait-end`.
     #[track_caller]
     pub fn futexes(count: u32) -> Self {

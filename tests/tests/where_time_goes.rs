@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use latency_tests::{Process, Report, Tracer, Workload, exclusive, skip};
+use latency_tests::{Process, Report, Tracer, Workload, exclusive};
 
 /// Check that sleep, a slow pipe and a file on its way to the disk are told apart inside one
 /// request, each with the time that the program itself measured of it, and by its stack.
@@ -49,29 +49,6 @@ fn sleep_pipe_and_disk() {
     let whole = report.number("/operations/0/parts/total/duration_ns");
     let own = truth.number("/requests_ns");
     assert!(whole.abs_diff(own) <= own / 20, "{whole} ns, {own} ns by its own clock");
-}
-
-/// Check that no time is untold on any CPU, though some kernels do not trace the switches from some
-/// idle tasks: what the kernel counts itself fills in for them.
-#[test]
-fn all_told_on_each_cpu() {
-    let _machine = exclusive();
-    let counted = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    if counted.split_whitespace().nth(2).is_none_or(|times| times == "0") {
-        skip!("all_told_on_each_cpu", "the kernel does not count what tasks wait for a CPU");
-    }
-    for cpu in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-        let mut program = Workload::waits_on(&cpu.to_string(), "parts", 40);
-        let tracer = Tracer::attach(program.pid(), &["--request", &program.function("handle")]);
-        program.work();
-        let report = tracer.stop().report();
-        program.end();
-        report.assert_no_loss();
-        assert_eq!(report.number("/ledger_mismatches"), 0);
-        let ledger = &report.operation("handle")["ledger_ns"];
-        assert_eq!(ledger["other"], 0, "CPU {cpu}: {ledger:#}");
-        assert!(ledger["run_queue"].as_u64() > Some(0), "CPU {cpu}: {ledger:#}");
-    }
 }
 
 /// Check that workers waiting for work are no contention beside a mutex that is, and that the time
