@@ -181,10 +181,18 @@ fn depth(settings: &Settings, rounds: usize) -> Result<Series> {
     let mut series = Series::new("frames of a stack", "time in the scheduler's programs", "ns", 0);
     let _statistics = Statistics::turn_on()?;
     let count = settings.either(40_000, 10_000);
+    let mut measured = [1, 15, 31, 61].map(|levels| (levels, Vec::new()));
     for _ in 0..rounds {
-        for levels in [1, 15, 31, 61] {
-            let (ns, frames) = program_ns(settings, Switch::Yield, levels, count, &[])?;
-            series.add(frames.round() as u64, ns);
+        for (levels, runs) in &mut measured {
+            runs.push(program_ns(settings, Switch::Yield, *levels, count, &[])?);
+        }
+    }
+    for (_, runs) in measured {
+        // A mean over all stacks, so it differs a little from run to run.
+        let frames: Vec<f64> = runs.iter().map(|(_, frames)| *frames).collect();
+        let Some(frames) = Spread::of(&frames) else { continue };
+        for (ns, _) in runs {
+            series.add(frames.median.round() as u64, ns);
         }
     }
     Ok(series)
