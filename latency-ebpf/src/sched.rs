@@ -78,13 +78,10 @@ fn leave(ctx: &BtfTracePointContext, task: Task, now_ns: u64) {
     // SAFETY: a live map value; the thread itself is switching, so that no other program of its
     // own runs, and its wakers write other fields.
     let thread = unsafe { &mut *thread };
-    thread.keep_bases();
-    let run_delay_ns = task.run_delay_ns();
-    if let Some(off) = thread.timeline.recover(now_ns, run_delay_ns) {
-        count(Counter::MissedSwitch);
-        report(thread, &off);
-        thread.waker = Waker::default();
+    if thread.timeline.is_off_cpu() {
+        threads::recover(thread, task, now_ns);
     }
+    thread.keep_bases();
     if thread.wait.tid == 0 {
         thread.wait.tid = identity::current_tid();
     }
@@ -101,7 +98,7 @@ fn leave(ctx: &BtfTracePointContext, task: Task, now_ns: u64) {
         blocks(task, state, &mut thread.wait)
     };
     thread.wait.stack_id = capture_stack();
-    thread.timeline.run_delay_ns = run_delay_ns.unwrap_or(0);
+    thread.timeline.run_delay_ns = task.run_delay_ns().unwrap_or(0);
     if thread.timeline.switch_out(now_ns, reason) {
         count(Counter::ClockBackwards);
     }

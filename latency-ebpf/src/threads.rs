@@ -146,17 +146,17 @@ pub unsafe fn notice_missed_switch(thread: *mut ThreadState, task: Task) {
     // two instructions of this program or not at all, as a signal handler would.
     let thread = unsafe { &mut *thread };
     if thread.timeline.is_off_cpu() {
-        recover(thread, task);
+        // SAFETY: no preconditions.
+        recover(thread, task, unsafe { bpf_ktime_get_ns() });
     }
 }
 
-/// A function of its own: it is seldom called, and inside of the programs of calls it tripled what the
-/// verifier has to look at.
+/// Makes up for a switch in of this thread, whose task it is, that was missed before `now_ns`. A function
+/// of its own: it is seldom called, and inside of the programs it tripled what the verifier has to look
+/// at.
 #[inline(never)]
-fn recover(thread: &mut ThreadState, task: Task) {
+pub fn recover(thread: &mut ThreadState, task: Task, now_ns: u64) {
     thread.keep_bases();
-    // SAFETY: no preconditions.
-    let now_ns = unsafe { bpf_ktime_get_ns() };
     if let Some(off) = thread.timeline.recover(now_ns, task.run_delay_ns()) {
         count(Counter::MissedSwitch);
         sched::report(thread, &off);
