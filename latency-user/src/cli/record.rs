@@ -25,7 +25,7 @@ use crate::stream::{Pace, Record, Stream};
 use crate::target::{Hazard, Target};
 
 /// Size of the ring buffer unless `--ring-size` says another: at 30,000 operations a second it
-/// holds three seconds' records.
+/// holds one second's records.
 pub const DEFAULT_RING_BYTES: u32 = 4 << 20;
 
 /// Most records drained in one go, so that signals are not kept waiting.
