@@ -1,6 +1,6 @@
 //! `cargo xtask build-ebpf`: the eBPF object from its sources.
 
-use std::{fs, path::Path};
+use std::{ffi::OsString, fs, path::Path};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -52,8 +52,8 @@ impl BuildEbpf {
 /// Compiles and links; the result carries no path of this machine.
 ///
 /// BTF is made from the compiler's debug information, which is then dropped: the kernel and the
-/// loader read BTF only, and it is nine tenths of the file. With it, and with the hashes in symbols,
-/// goes what depends on where the workspace is: cargo hashes the absolute path of `latency-common`,
+/// loader read BTF only, and it is nine tenths of the file. So are BTF's lines (see [`without_lines`]).
+/// With it, and with the hashes in symbols, goes what depends on where the workspace is: cargo hashes the absolute path of `latency-common`,
 /// which is outside the crate's own workspace.
 fn build(compiler: Compiler, target: &Path, locked: bool) -> Result<Vec<u8>> {
     let manifest = workspace::root().join("latency-ebpf/Cargo.toml");
@@ -101,7 +101,16 @@ fn build(compiler: Compiler, target: &Path, locked: bool) -> Result<Vec<u8>> {
     for (old, new) in symbols.lines().filter_map(|name| Some((name, without_hashes(name)?))) {
         strip.arg(format!("--redefine-sym={old}={new}"));
     }
-    process::run(strip.arg(&linked).arg(&path))?;
+    let ext_path = linked.with_extension("btf-ext");
+    process::run(strip.arg(dump_or_update("dump", &ext_path)).arg(&linked).arg(&path))?;
+    let ext = fs::read(&ext_path).with_context(|| ext_path.display().to_string())?;
+    fs::write(&ext_path, without_lines(&ext)?).with_context(|| ext_path.display().to_string())?;
+    process::run(
+        toolchain::llvm("objcopy")?
+            .arg("--remove-section=.rel.BTF.ext")
+            .arg(dump_or_update("update", &ext_path))
+            .arg(&path),
+    )?;
     let object = fs::read(&path).with_context(|| path.display().to_string())?;
     let home = workspace::cargo_home();
     let mut folders = vec![home.as_path(), target];
@@ -113,6 +122,37 @@ fn build(compiler: Compiler, target: &Path, locked: bool) -> Result<Vec<u8>> {
         );
     }
     Ok(object)
+}
+
+/// objcopy's option that takes `.BTF.ext` out of an object to a file, or in from there.
+fn dump_or_update(what: &str, path: &Path) -> OsString {
+    let mut option = OsString::from(format!("--{what}-section=.BTF.ext="));
+    option.push(path);
+    option
+}
+
+/// The section `.BTF.ext` with the types of functions, and without the lines of the source: they are half
+/// of the object, and aya 0.14 puts those of a function that it links to a program at wrong places
+/// where the function's first line is not at its first instruction, such that kernels refuse the
+/// program.
+fn without_lines(ext: &[u8]) -> Result<Vec<u8>> {
+    // `struct btf_ext_header` of Linux, in words: what the section is, the header's length, then the
+    // offset from the header's end and the length of the functions, the lines, and the relocations.
+    let word = |index: usize| -> Result<u32> {
+        let bytes =
+            ext.get(4 * index..4 * index + 4).context("the object's .BTF.ext is cut off")?;
+        Ok(u32::from_le_bytes(bytes.try_into()?))
+    };
+    let (header_bytes, functions_at, functions_bytes) = (word(1)?, word(2)?, word(3)?);
+    if header_bytes != 32 || functions_at != 0 || word(7)? != 0 {
+        bail!("the object's .BTF.ext has another layout than bpf-linker is known to give it");
+    }
+    let kept = ext.get(..(header_bytes + functions_bytes) as usize);
+    let mut kept = kept.context("the object's .BTF.ext is cut off")?.to_vec();
+    for (index, value) in [(4, functions_bytes), (5, 0), (6, functions_bytes)] {
+        kept[4 * index..4 * index + 4].copy_from_slice(&u32::to_le_bytes(value));
+    }
+    Ok(kept)
 }
 
 /// A mangled name without the hashes of crates (`Cs…_` before a crate's name); `None` for others.
@@ -199,6 +239,18 @@ fn replace(name: &str, content: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Check that the lines go, and the functions stay as they are.
+    #[test]
+    fn lines_go() {
+        let words =
+            |words: &[u32]| words.iter().flat_map(|it| it.to_le_bytes()).collect::<Vec<_>>();
+        let ext = words(&[0x1_eb9f, 32, 0, 8, 8, 12, 20, 0, 71, 72, 81, 82, 83]);
+        let kept = words(&[0x1_eb9f, 32, 0, 8, 8, 0, 8, 0, 71, 72]);
+        assert_eq!(without_lines(&ext).unwrap(), kept);
+        assert!(without_lines(&ext[..36]).is_err(), "cut off inside the functions");
+        assert!(without_lines(&words(&[0x1_eb9f, 24, 0, 8, 8, 12, 20, 0, 71, 72])).is_err());
+    }
 
     /// Check that hashes of crates go, and nothing else does.
     #[test]
