@@ -109,6 +109,12 @@ impl Ledger {
         _pad: 0,
     };
 
+    /// The ledger of an operation that was on the CPU throughout.
+    #[inline(always)]
+    pub const fn on_cpu(duration_ns: u64, minor_faults: u32) -> Self {
+        Self { on_cpu_ns: duration_ns, minor_faults, ..Self::ZERO }
+    }
+
     /// A ledger that says only how long it took: for operations without scheduler events.
     #[inline(always)]
     pub fn untold(duration_ns: u64) -> Self {
@@ -390,16 +396,17 @@ impl Timeline {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Base {
-    /// The thread's ledger when the call began, with the task's page faults at that time. All but
-    /// the faults: once a switch came.
+    /// The thread's ledger when the call began, with `faults`; once a switch came.
     pub ledger: Ledger,
+    /// The task's minor and major page faults when the call began.
+    pub faults: [u32; 2],
     /// [`Timeline::sequence`] when the call began.
     pub sequence: u32,
     #[doc(hidden)]
     pub _pad: u32,
 }
 
-const _: () = assert!(size_of::<Base>() == 88);
+const _: () = assert!(size_of::<Base>() == 96);
 
 impl Base {
     /// A call begins, with the task's minor and major page faults so far. Comes after
@@ -408,14 +415,14 @@ impl Base {
     #[inline(always)]
     pub fn mark(&mut self, sequence: u32, faults: [u32; 2]) {
         self.sequence = sequence;
-        [self.ledger.minor_faults, self.ledger.major_faults] = faults;
+        self.faults = faults;
     }
 
     /// The timeline is about to move on, inside a call that began at `start_ns`.
     #[inline(always)]
     pub fn keep(&mut self, timeline: &Timeline, start_ns: u64) {
         if self.sequence == timeline.sequence {
-            let Ledger { minor_faults, major_faults, .. } = self.ledger;
+            let [minor_faults, major_faults] = self.faults;
             let ran_ns = Self::ran_ns(timeline, start_ns);
             let ledger = timeline.ledger;
             self.ledger = Ledger {
@@ -457,11 +464,31 @@ impl Base {
         let ledger = Ledger {
             on_cpu_ns: end_ns - ran_ns,
             preempted_ns: ran_ns - start_ns,
-            minor_faults: minor_faults.wrapping_sub(self.ledger.minor_faults),
-            major_faults: major_faults.wrapping_sub(self.ledger.major_faults),
+            minor_faults: minor_faults.wrapping_sub(self.faults[0]),
+            major_faults: major_faults.wrapping_sub(self.faults[1]),
             ..Ledger::ZERO
         };
         (ledger, end_ns)
+    }
+
+    /// The minor page faults since `start_ns`, when the call began, if that and its duration are all that its
+    /// ledger has to tell so far: it was on the CPU throughout, and nothing was read from a disk.
+    #[inline(always)]
+    pub const fn undisturbed(
+        &self,
+        timeline: &Timeline,
+        start_ns: u64,
+        faults: [u32; 2],
+    ) -> Option<u32> {
+        let [minor_faults, major_faults] = faults;
+        if self.sequence == timeline.sequence
+            && timeline.since_ns <= start_ns
+            && major_faults == self.faults[1]
+        {
+            Some(minor_faults.wrapping_sub(self.faults[0]))
+        } else {
+            None
+        }
     }
 }
 

@@ -15,6 +15,10 @@ pub mod kind {
     pub const SAMPLE: u32 = 4;
     /// A [`super::RequestRecord`].
     pub const REQUEST: u32 = 5;
+    /// A [`super::BriefRecord`] of an operation that was on the CPU throughout.
+    pub const BRIEF: u32 = 6;
+    /// A [`super::BriefRecord`] of an operation whose ledger is not kept.
+    pub const BRIEF_UNTOLD: u32 = 7;
 }
 
 use crate::ledger::{Ledger, OffCpu};
@@ -52,7 +56,7 @@ pub struct OperationRecord {
     pub start_ns: u64,
     /// Wall time from entry to return, in nanoseconds: the sum of the ledger's parts.
     pub duration_ns: u64,
-    /// Process, in the tracer's PID namespace.
+    /// Process, in the tracer's PID namespace; 0: the target, of a record that came as a [`BriefRecord`].
     pub tgid: u32,
     /// Thread, in the tracer's PID namespace.
     pub tid: u32,
@@ -62,6 +66,53 @@ pub struct OperationRecord {
     pub signature_bytes: u32,
     /// Where the time went.
     pub ledger: Ledger,
+}
+
+/// An [`OperationRecord`] of the target's with little to tell: of most, the ledger has one part. A third as
+/// long, it costs the target, and the cache that reader and target share, as much less.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct BriefRecord {
+    /// [`kind::BRIEF`] or [`kind::BRIEF_UNTOLD`].
+    pub kind: u32,
+    /// As in [`OperationRecord`], like all that follows.
+    pub probe: u16,
+    #[doc(hidden)]
+    pub operation: u8,
+    #[doc(hidden)]
+    pub outcome: u8,
+    #[doc(hidden)]
+    pub start_ns: u64,
+    #[doc(hidden)]
+    pub duration_ns: u64,
+    #[doc(hidden)]
+    pub tid: u32,
+    #[doc(hidden)]
+    pub algorithm: u32,
+    #[doc(hidden)]
+    pub signature_bytes: u32,
+    /// [`Ledger::minor_faults`].
+    pub minor_faults: u32,
+}
+
+impl BriefRecord {
+    /// What it stands for, with this ledger, of a thread of the process `tgid`.
+    #[inline(always)]
+    pub const fn with(&self, tgid: u32, duration_ns: u64, ledger: Ledger) -> OperationRecord {
+        OperationRecord {
+            kind: kind::OPERATION,
+            probe: self.probe,
+            operation: self.operation,
+            outcome: self.outcome,
+            start_ns: self.start_ns,
+            duration_ns,
+            tgid,
+            tid: self.tid,
+            algorithm: self.algorithm,
+            signature_bytes: self.signature_bytes,
+            ledger,
+        }
+    }
 }
 
 /// One completed outermost call of a request function: what an operation's record has, and what the
@@ -250,6 +301,20 @@ const _: () = {
     assert!(offset_of!(OperationRecord, algorithm) == 32);
     assert!(offset_of!(OperationRecord, signature_bytes) == 36);
     assert!(offset_of!(OperationRecord, ledger) == 40);
+};
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<BriefRecord>() == 40);
+    assert!(offset_of!(BriefRecord, probe) == 4);
+    assert!(offset_of!(BriefRecord, operation) == 6);
+    assert!(offset_of!(BriefRecord, outcome) == 7);
+    assert!(offset_of!(BriefRecord, start_ns) == 8);
+    assert!(offset_of!(BriefRecord, duration_ns) == 16);
+    assert!(offset_of!(BriefRecord, tid) == 24);
+    assert!(offset_of!(BriefRecord, algorithm) == 28);
+    assert!(offset_of!(BriefRecord, signature_bytes) == 32);
+    assert!(offset_of!(BriefRecord, minor_faults) == 36);
 };
 
 const _: () = {

@@ -8,6 +8,13 @@ use crate::record::Inside;
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct ThreadState {
+    /// Where the open call's ledger begins. What every operation looks at lies side by side from the end of
+    /// this to the begin of `timeline`: each further cache line costs it some 10 ns.
+    pub call_base: Base,
+    /// Its id in the initial PID namespace; 0: this entry is no thread's.
+    pub owner: u32,
+    #[doc(hidden)]
+    pub _pad: u32,
     /// Its open outermost call.
     pub call: OpenCall,
     /// Its scheduler state.
@@ -16,21 +23,15 @@ pub struct ThreadState {
     pub wait: WaitStart,
     /// Who woke it last.
     pub waker: Waker,
-    /// Where the open call's ledger begins.
-    pub call_base: Base,
     /// Its open outermost request.
     pub request: OpenCall,
     /// Where the open request's ledger begins.
     pub request_base: Base,
     /// What the operations inside the open request took so far.
     pub inside: Inside,
-    /// Its id in the initial PID namespace; 0: this entry is no thread's.
-    pub owner: u32,
-    #[doc(hidden)]
-    pub _pad: u32,
 }
 
-const _: () = assert!(size_of::<ThreadState>() == 40 + 120 + 40 + 24 + 88 + 40 + 88 + 176 + 8);
+const _: () = assert!(size_of::<ThreadState>() == 96 + 8 + 40 + 120 + 40 + 24 + 40 + 96 + 176);
 
 impl ThreadState {
     /// The timeline is about to move on: for a switch, comes before all that [`Timeline`] is told.

@@ -9,13 +9,16 @@ use aya_ebpf::maps::{Array, RingBuf};
 use aya_log_ebpf::debug;
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
+use latency_common::histogram::KernelHistogram;
+use latency_common::ledger::Ledger;
 use latency_common::operation::{Entry, OpenCall, Return};
 use latency_common::probe::{ProbeCookie, is_request, probe_of};
-use latency_common::record::{OperationRecord, SlotKey, kind, outcome};
+use latency_common::record::{BriefRecord, OperationRecord, SlotKey, kind, outcome};
 use latency_common::thread::ThreadState;
 
 use crate::counters::{count, hit};
 use crate::identity::Current;
+use crate::task::Task;
 use crate::{globals, histograms, requests, threads};
 
 /// Records to the reader; the loader sets the size.
@@ -144,64 +147,24 @@ fn complete<C: EbpfContext>(
         outcome,
         algorithm: algorithm.0,
     });
-    let mut entry = RECORDS.reserve::<OperationRecord>(0);
-    let mut has_entry = 0_u64;
-    if let Some(entry) = &mut entry {
-        let record = entry.as_mut_ptr();
-        // Field by field: of the whole, the compiler would have the ledger's 80 bytes zeroed one by
-        // one. SAFETY: room for a record; its other fields are written below.
-        unsafe {
-            (*record).kind = kind::OPERATION;
-            (*record).probe = described.probe;
-            (*record).operation = described.operation;
-            (*record).outcome = outcome;
-            (*record).start_ns = call.start_ns;
-            (*record).tgid = current.tgid;
-            (*record).tid = current.tid;
-            (*record).algorithm = algorithm.0;
-            (*record).signature_bytes = signature_bytes;
-        }
-        has_entry = 1;
-    }
-    // SAFETY: no instruction. What is known of the number is hidden from the compiler, which would
-    // ask again whether the entry is null: verifiers before Linux 6.2 take it that it may be, and
-    // miss its release.
-    unsafe { core::arch::asm!("/* {0} */", inout(reg) has_entry, options(pure, nomem, nostack)) };
-    if let Some(histogram) = histogram {
-        histograms::warm(histogram);
-    }
-    // Everything else is done, and what is written from here on is in the cache.
-    // SAFETY: the current thread's entry.
-    let (ledger, duration_ns) = unsafe {
-        threads::close(thread, &raw const (*thread).call_base, current.task, call.start_ns)
+    let brief = BriefRecord {
+        kind: if globals::ledger() { kind::BRIEF } else { kind::BRIEF_UNTOLD },
+        probe: described.probe,
+        operation: described.operation,
+        outcome,
+        start_ns: call.start_ns,
+        duration_ns: 0,
+        tid: current.tid,
+        algorithm: algorithm.0,
+        signature_bytes,
+        minor_faults: 0,
     };
-    if has_entry != 0 {
-        // SAFETY: there is one, as the number says, and the rest of its record was written above.
-        unsafe {
-            let mut entry = entry.unwrap_unchecked();
-            (*entry.as_mut_ptr()).duration_ns = duration_ns;
-            (*entry.as_mut_ptr()).ledger = ledger;
-            // The reader polls: a wake-up here would be paid by the target.
-            entry.submit(BPF_RB_NO_WAKEUP as u64);
-        }
-    } else {
-        core::mem::forget(entry);
-        count(Counter::LostRingFull);
-    }
+    let duration_ns = match send_brief(thread, current.task, &brief, histogram) {
+        Some(duration_ns) => duration_ns,
+        None => send_whole(thread, current.task, &brief, current.tgid),
+    };
     if let Some(histogram) = histogram {
         histograms::add_to(histogram, duration_ns);
-    }
-    if globals::requests() && outcome != outcome::SIZE_QUERY {
-        // SAFETY: the current thread's entry.
-        unsafe {
-            requests::add_operation(
-                thread,
-                call.start_ns,
-                described.operation,
-                duration_ns,
-                &ledger,
-            )
-        };
     }
     if globals::log() {
         debug!(
@@ -214,6 +177,105 @@ fn complete<C: EbpfContext>(
             signature_bytes
         );
     }
+}
+
+/// Sends an operation's record without a ledger, if its ledger has nothing to tell; its duration in
+/// nanoseconds.
+#[inline(always)]
+fn send_brief(
+    thread: *mut ThreadState,
+    task: Task,
+    brief: &BriefRecord,
+    histogram: Option<*mut KernelHistogram>,
+) -> Option<u64> {
+    // SAFETY: the current thread's entry.
+    let base = unsafe { &raw const (*thread).call_base };
+    // SAFETY: as above.
+    let minor_faults = unsafe { threads::undisturbed(thread, base, task, brief.start_ns) }?;
+    let mut entry = RECORDS.reserve::<BriefRecord>(0);
+    let mut has_entry = 0_u64;
+    if let Some(entry) = &mut entry {
+        entry.write(BriefRecord { minor_faults, ..*brief });
+        has_entry = 1;
+    }
+    hide(&mut has_entry);
+    if let Some(histogram) = histogram {
+        histograms::warm(histogram);
+    }
+    // Everything else is done, and what is written from here on is in the cache.
+    // SAFETY: as above.
+    let duration_ns = unsafe { threads::close_undisturbed(thread, base, brief.start_ns) };
+    if has_entry == 0 {
+        core::mem::forget(entry);
+        if duration_ns.is_some() {
+            count(Counter::LostRingFull);
+        }
+    } else {
+        // SAFETY: there is one, as the number says.
+        let mut entry = unsafe { entry.unwrap_unchecked() };
+        match duration_ns {
+            Some(duration_ns) => {
+                // SAFETY: a whole record was written above.
+                unsafe { (*entry.as_mut_ptr()).duration_ns = duration_ns };
+                // The reader polls: a wake-up here would be paid by the target.
+                entry.submit(BPF_RB_NO_WAKEUP as u64);
+            }
+            // A switch came since it was looked at.
+            None => entry.discard(BPF_RB_NO_WAKEUP as u64),
+        }
+    }
+    let duration_ns = duration_ns?;
+    add_to_request(thread, brief, duration_ns, || {
+        if globals::ledger() {
+            Ledger::on_cpu(duration_ns, minor_faults)
+        } else {
+            Ledger::untold(duration_ns)
+        }
+    });
+    Some(duration_ns)
+}
+
+/// Sends an operation's record with its ledger; its duration in nanoseconds. A function of its own, with
+/// room for the ledger: few operations are switched out.
+#[inline(never)]
+fn send_whole(thread: *mut ThreadState, task: Task, brief: &BriefRecord, tgid: u32) -> u64 {
+    let entry = RECORDS.reserve::<OperationRecord>(0);
+    // SAFETY: the current thread's entry.
+    let (ledger, duration_ns) =
+        unsafe { threads::close(thread, &raw const (*thread).call_base, task, brief.start_ns) };
+    match entry {
+        Some(mut entry) => {
+            entry.write(brief.with(tgid, duration_ns, ledger));
+            entry.submit(BPF_RB_NO_WAKEUP as u64);
+        }
+        None => count(Counter::LostRingFull),
+    }
+    add_to_request(thread, brief, duration_ns, || ledger);
+    duration_ns
+}
+
+/// Adds an operation to the request that it lies in.
+#[inline(always)]
+fn add_to_request(
+    thread: *mut ThreadState,
+    brief: &BriefRecord,
+    duration_ns: u64,
+    ledger: impl FnOnce() -> Ledger,
+) {
+    if globals::requests() && brief.outcome != outcome::SIZE_QUERY {
+        let (start_ns, operation) = (brief.start_ns, brief.operation);
+        // SAFETY: the current thread's entry.
+        unsafe { requests::add_operation(thread, start_ns, operation, duration_ns, &ledger()) };
+    }
+}
+
+/// Hides from the compiler what it knows of a number. Of one that tells whether there is an entry of the
+/// ring buffer, it would ask again whether the entry is null: verifiers before Linux 6.2 take it that
+/// it may be, and miss its release.
+#[inline(always)]
+fn hide(number: &mut u64) {
+    // SAFETY: no instruction.
+    unsafe { core::arch::asm!("/* {0} */", inout(reg) * number, options(pure, nomem, nostack)) };
 }
 
 /// Time since a call began, in nanoseconds.

@@ -200,6 +200,41 @@ pub unsafe fn open(
     }
 }
 
+/// The minor page faults of the current thread's call that began at `start_ns` with `base`, if that is all
+/// that its ledger would tell beside its duration; 0 if no ledger is kept.
+///
+/// # Safety
+/// As for [`close`].
+#[inline(always)]
+pub unsafe fn undisturbed(
+    thread: *const ThreadState,
+    base: *const Base,
+    task: Task,
+    start_ns: u64,
+) -> Option<u32> {
+    if !globals::ledger() {
+        return Some(0);
+    }
+    // SAFETY: the caller's; as in `notice_missed_switch`.
+    unsafe { (*base).undisturbed(&(*thread).timeline, start_ns, task.faults()) }
+}
+
+/// The duration of the current thread's call until now, in nanoseconds, if it is undisturbed still.
+///
+/// # Safety
+/// As for [`close`].
+#[inline(always)]
+pub unsafe fn close_undisturbed(
+    thread: *const ThreadState,
+    base: *const Base,
+    start_ns: u64,
+) -> Option<u64> {
+    let duration_ns = elapsed_since(start_ns);
+    // SAFETY: the caller's.
+    (!globals::ledger() || sequence_of(thread) == unsafe { (*base).sequence })
+        .then_some(duration_ns)
+}
+
 /// The ledger of the current thread's call that began at `start_ns` with `base`, and its duration
 /// until now, in nanoseconds.
 ///

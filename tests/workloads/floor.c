@@ -2,7 +2,7 @@
  *
  * `floor pair PID FILE OFFSET`     an empty program at a function's entry and one at its return
  * `floor session PID FILE OFFSET…` one empty program that sees both, of any number of functions (Linux 6.13)
- * `floor record PID FILE OFFSET`   the same, which reads the clock twice and sends a record of 120
+ * `floor record PID FILE OFFSET`   the same, which reads the clock twice and sends a record of 40
  *                                  bytes through a ring buffer: what every exact duration takes
  * `floor identified PID FILE OFFSET`
  *                                  the same, which also asks the kernel for the probe that was hit and, at both
@@ -28,7 +28,7 @@
 #define UPROBE_SESSION 57
 #define TRACE_RAW_TP 23
 #define RING_BYTES (4 << 20)
-#define RECORD_BYTES 120
+#define RECORD_BYTES 40
 #define MAX_INSTRUCTIONS 64
 #define MAX_OFFSETS 256
 

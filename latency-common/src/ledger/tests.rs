@@ -196,6 +196,22 @@ fn kept_once() {
     assert_eq!((ledger, end_ns), (expected, 50));
 }
 
+/// Check that a call is undisturbed until it is switched out or reads from a disk, and not if it was
+/// switched out between its entry and its begin.
+#[test]
+fn undisturbed() {
+    let mut timeline = running_since(10);
+    let mut base = Base::default();
+    base.mark(timeline.sequence, [3, 4]);
+    assert_eq!(base.undisturbed(&timeline, 10, [3, 4]), Some(0));
+    assert_eq!(base.undisturbed(&timeline, 20, [5, 4]), Some(2));
+    assert_eq!(base.undisturbed(&timeline, 20, [5, 5]), None);
+    assert_eq!(base.undisturbed(&timeline, 9, [3, 4]), None);
+    timeline.switch_out(30, off_cpu::PREEMPTED);
+    timeline.switch_in(35, 0);
+    assert_eq!(base.undisturbed(&timeline, 20, [3, 4]), None);
+}
+
 /// Check that a thread seen first by its own probe runs from then on.
 #[test]
 fn first_seen_beginning() {
@@ -412,6 +428,9 @@ proptest::proptest! {
         if end_ns >= begin_ns {
             let expected = Ledger { minor_faults: 2, ..ledger.since(&base) };
             assert_eq!(kept.closed(&timeline, begin_ns, end_ns, [9, 1]), (expected, end_ns));
+            if let Some(minor_faults) = kept.undisturbed(&timeline, begin_ns, [9, 1]) {
+                assert_eq!(Ledger::on_cpu(end_ns - begin_ns, minor_faults), expected);
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::stream::{Pace, Record, Stream};
 use crate::target::{Hazard, Target};
 
 /// Size of the ring buffer unless `--ring-size` says another: at 30,000 operations a second it
-/// holds one second's records.
+/// holds the records of one second if every one has a ledger, of nearly three if none needs it.
 pub const DEFAULT_RING_BYTES: u32 = 4 << 20;
 
 /// Most records drained in one go, so that signals are not kept waiting.

@@ -3,7 +3,7 @@
 use bytes::Buf;
 use latency_common::ledger::Ledger;
 use latency_common::record::{
-    InnerCalls, Inside, OperationRecord, RequestRecord, WaitRecord, kind,
+    BriefRecord, InnerCalls, Inside, OperationRecord, RequestRecord, WaitRecord, kind,
 };
 use latency_common::sample::SampleRecord;
 use thiserror::Error;
@@ -13,7 +13,7 @@ use super::stack::{Stack, decode_stack};
 /// A decoded record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// A completed call.
+    /// A completed call, also one that came as a [`BriefRecord`].
     Operation(OperationRecord),
     /// A completed request.
     Request(RequestRecord),
@@ -61,6 +61,9 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
                 expected: size_of::<OperationRecord>(),
             })
         }
+        kind::BRIEF | kind::BRIEF_UNTOLD => brief(kind, rest)
+            .map(Record::Operation)
+            .ok_or(DecodeError::WrongLength { kind, actual, expected: size_of::<BriefRecord>() }),
         kind::REQUEST => request(kind, rest).ok_or(DecodeError::WrongLength {
             kind,
             actual,
@@ -98,6 +101,30 @@ fn operation(kind: u32, mut rest: &[u8]) -> Option<OperationRecord> {
         signature_bytes: rest.try_get_u32_ne().ok()?,
         ledger: ledger(rest)?,
     })
+}
+
+fn brief(kind: u32, mut rest: &[u8]) -> Option<OperationRecord> {
+    if rest.len() != size_of::<BriefRecord>() - size_of::<u32>() {
+        return None;
+    }
+    let brief = BriefRecord {
+        kind,
+        probe: rest.try_get_u16_ne().ok()?,
+        operation: rest.try_get_u8().ok()?,
+        outcome: rest.try_get_u8().ok()?,
+        start_ns: rest.try_get_u64_ne().ok()?,
+        duration_ns: rest.try_get_u64_ne().ok()?,
+        tid: rest.try_get_u32_ne().ok()?,
+        algorithm: rest.try_get_u32_ne().ok()?,
+        signature_bytes: rest.try_get_u32_ne().ok()?,
+        minor_faults: rest.try_get_u32_ne().ok()?,
+    };
+    let ledger = if kind == kind::BRIEF {
+        Ledger::on_cpu(brief.duration_ns, brief.minor_faults)
+    } else {
+        Ledger::untold(brief.duration_ns)
+    };
+    Some(brief.with(0, brief.duration_ns, ledger))
 }
 
 fn request(kind: u32, rest: &[u8]) -> Option<Record> {
@@ -229,10 +256,47 @@ mod tests {
         assert_eq!((wait.tid, wait.waker_tid, wait.futex_owner), (at(44), at(52), at(80)));
     }
 
+    /// Check that a brief record says what the whole one would have said.
+    #[test]
+    fn brief_records() {
+        let brief = BriefRecord {
+            kind: kind::BRIEF,
+            probe: 300,
+            operation: 2,
+            outcome: 1,
+            start_ns: 1 << 40,
+            duration_ns: 1 << 33,
+            tid: 4711,
+            algorithm: 9,
+            signature_bytes: 71,
+            minor_faults: 5,
+        };
+        let whole = OperationRecord {
+            kind: kind::OPERATION,
+            probe: 300,
+            operation: 2,
+            outcome: 1,
+            start_ns: 1 << 40,
+            duration_ns: 1 << 33,
+            tgid: 0,
+            tid: 4711,
+            algorithm: 9,
+            signature_bytes: 71,
+            ledger: Ledger { on_cpu_ns: 1 << 33, minor_faults: 5, ..Ledger::default() },
+        };
+        assert_eq!(decode(&bytes_of(&brief)), Ok(Record::Operation(whole)));
+        let untold = BriefRecord { kind: kind::BRIEF_UNTOLD, minor_faults: 0, ..brief };
+        let ledger = Ledger { other_ns: 1 << 33, ..Ledger::default() };
+        let whole = OperationRecord { ledger, ..whole };
+        assert_eq!(decode(&bytes_of(&untold)), Ok(Record::Operation(whole)));
+    }
+
     /// Check that every truncation and every extension is refused with each length.
     #[test]
     fn wrong_lengths() {
-        for (kind, expected) in LENGTHS {
+        for (kind, expected) in
+            LENGTHS.into_iter().chain([(kind::BRIEF, 40), (kind::BRIEF_UNTOLD, 40)])
+        {
             let bytes = sample(kind, expected + 1);
             for actual in (0..=bytes.len()).filter(|length| *length != expected) {
                 let error = if actual < 4 {

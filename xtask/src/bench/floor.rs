@@ -17,7 +17,7 @@ pub enum Floor {
     Pair,
     /// One empty program that sees both.
     Session,
-    /// The same, with two readings of the clock and a record of 120 bytes.
+    /// The same, with two readings of the clock and a record of 40 bytes, as of an operation without a ledger.
     Record,
     /// The same, which asks the kernel for the probe as well, and at both ends for the thread.
     Identified,
