@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use super::{
     nginx::Nginx,
     settings::Settings,
-    target::{Target, cpu_ns},
+    target::{Progress, Target, cpu_ns},
 };
 
 /// What is traced.
@@ -43,18 +43,54 @@ impl Service {
 }
 
 /// A while of a service.
+#[derive(Clone, Copy)]
 pub struct Run {
     /// Requests a second.
     pub rate: f64,
     /// CPU time of a request in microseconds.
     pub cpu_us: f64,
+    /// CPU time of a piece of the yardstick's work meanwhile in nanoseconds.
+    pub piece_ns: f64,
 }
 
-/// How far a service is.
-struct Progress {
-    requests: u64,
-    time_ns: u64,
-    cpu_ns: u64,
+impl Run {
+    /// Between two moments of the service and of the yardstick.
+    fn between(service: [&Progress; 2], yardstick: [&Progress; 2]) -> Result<Self> {
+        let requests = (service[1].done - service[0].done) as f64;
+        let pieces = (yardstick[1].done - yardstick[0].done) as f64;
+        if requests == 0.0 || pieces == 0.0 {
+            bail!("the service served {requests} requests, and the yardstick did {pieces} pieces");
+        }
+        let ns = |[begin, end]: [u64; 2]| (end - begin) as f64;
+        Ok(Self {
+            rate: requests / ns(service.map(|at| at.time_ns)) * 1e9,
+            cpu_us: ns(service.map(|at| at.cpu_ns)) / requests / 1e3,
+            piece_ns: ns(yardstick.map(|at| at.cpu_ns)) / pieces,
+        })
+    }
+
+    /// Requests served while a CPU could do a piece of the yardstick's work.
+    pub fn for_a_piece(&self) -> f64 {
+        self.rate * self.piece_ns / 1e9
+    }
+
+    /// CPU time of a request, in pieces of the yardstick's work.
+    pub fn cpu_pieces(&self) -> f64 {
+        self.cpu_us * 1e3 / self.piece_ns
+    }
+}
+
+/// What tells how fast the CPUs are meanwhile. Dropping it ends it.
+pub struct Yardstick(Target);
+
+impl Yardstick {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It cannot run before everything else on every CPU.
+    pub fn start(settings: &Settings) -> Result<Self> {
+        Ok(Self(Target::ready(&mut Command::new(settings.program("yardstick")))?))
+    }
 }
 
 /// A service under load. Dropping it ends both.
@@ -107,17 +143,11 @@ impl Load {
 
     fn progress(&self) -> Result<Progress> {
         match self {
-            Self::KeyService(target) => {
-                let line = target.says_next("progress: ")?;
-                let mut numbers = line.split(' ').skip(1).map(str::parse::<u64>);
-                let mut next = || numbers.next().and_then(Result::ok).context("keysvc's progress");
-                let (requests, time_ns, cpu_ns) = (next()?, next()?, next()?);
-                Ok(Progress { requests, time_ns, cpu_ns })
-            }
+            Self::KeyService(target) => target.progress(),
             Self::Nginx { nginx, started, .. } => {
-                let requests = nginx.requests()?;
+                let done = nginx.requests()?;
                 let time_ns = u64::try_from(started.elapsed().as_nanos())?;
-                Ok(Progress { requests, time_ns, cpu_ns: cpu_ns(nginx.worker()?)? })
+                Ok(Progress { done, time_ns, cpu_ns: cpu_ns(nginx.worker()?)? })
             }
         }
     }
@@ -126,19 +156,12 @@ impl Load {
     ///
     /// # Errors
     /// The service tells nothing, or serves nothing.
-    pub fn window(&self, length: Duration) -> Result<Run> {
+    pub fn window(&self, length: Duration, yardstick: &Yardstick) -> Result<Run> {
         std::thread::sleep(Duration::from_millis(100));
-        let begin = self.progress()?;
+        let (begin, pieces_begin) = (self.progress()?, yardstick.0.progress()?);
         std::thread::sleep(length);
-        let end = self.progress()?;
-        let requests = (end.requests - begin.requests) as f64;
-        if requests == 0.0 {
-            bail!("the service serves nothing");
-        }
-        Ok(Run {
-            rate: requests / (end.time_ns - begin.time_ns) as f64 * 1e9,
-            cpu_us: (end.cpu_ns - begin.cpu_ns) as f64 / requests / 1e3,
-        })
+        let (end, pieces_end) = (self.progress()?, yardstick.0.progress()?);
+        Run::between([&begin, &end], [&pieces_begin, &pieces_end])
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 /// The programs that are traced, and the floor to measure against.
-pub const WORKLOADS: [&str; 5] = ["keysvc", "depth", "hot", "paths", "floor"];
+pub const WORKLOADS: [&str; 6] = ["keysvc", "depth", "hot", "paths", "floor", "yardstick"];
 
 /// Programs, the folder for recordings, and whether to be quick.
 pub struct Settings {

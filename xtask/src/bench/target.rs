@@ -62,6 +62,16 @@ pub fn bound(command: &mut Command) -> &mut Command {
     }
 }
 
+/// How far a workload is, as it tells from time to time.
+pub struct Progress {
+    /// Requests, or whatever it does, so far.
+    pub done: u64,
+    /// The clock, from any beginning.
+    pub time_ns: u64,
+    /// CPU time that they took.
+    pub cpu_ns: u64,
+}
+
 /// A running program. Dropping it ends it.
 pub struct Target {
     name: String,
@@ -116,6 +126,17 @@ impl Target {
         while self.stderr.try_recv().is_ok() {}
         let line = wait_for(&self.stderr, start, &mut Vec::new());
         Ok(line.with_context(|| self.name.clone())?.1)
+    }
+
+    /// How far it is, as it tells next.
+    pub fn progress(&self) -> Result<Progress> {
+        let line = self.says_next("progress: ")?;
+        let mut numbers = line.split(' ').skip(1).map(str::parse);
+        let mut next = || {
+            let number = numbers.next().and_then(Result::ok);
+            number.with_context(|| format!("{} told \"{line}\"", self.name))
+        };
+        Ok(Progress { done: next()?, time_ns: next()?, cpu_ns: next()? })
     }
 
     fn short_name(&self) -> &str {

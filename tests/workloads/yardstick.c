@@ -1,0 +1,90 @@
+/* yardstick: how fast the CPUs are at the moment, which in a virtual machine changes by tens of percent with
+ * what other machines do on the same cores.
+ *
+ * A thread on each CPU wakes up every millisecond and does one and the same piece of work, some 25 us of
+ * the multiplications that elliptic curves are made of, before everything else that wants the CPU. Every 20 ms
+ * `progress: PIECES TIME_NS CPU_NS` on stderr tells the pieces so far, CLOCK_MONOTONIC, and the CPU time that
+ * the pieces took. */
+#define _GNU_SOURCE
+#include "workload.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#define NS_PER_SECOND UINT64_C(1000000000)
+#define LIMBS 4
+#define MULTIPLICATIONS 1000
+
+static _Atomic uint64_t pieces, spent_ns;
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+/* Replaces a number by the upper half of its square, and by something that is never 0. */
+static void square(uint64_t number[LIMBS])
+{
+    uint64_t product[2 * LIMBS] = { 0 };
+    for (int i = 0; i < LIMBS; i++) {
+        unsigned __int128 carry = 0;
+        for (int j = 0; j < LIMBS; j++) {
+            carry += (unsigned __int128)number[i] * number[j] + product[i + j];
+            product[i + j] = (uint64_t)carry;
+            carry >>= 64;
+        }
+        product[i + LIMBS] = (uint64_t)carry;
+    }
+    for (int i = 0; i < LIMBS; i++)
+        number[i] = product[i + LIMBS] ^ product[i] ^ UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static void *measure(void *argument)
+{
+    uintptr_t cpu = (uintptr_t)argument;
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(cpu, &cpus);
+    if (sched_setaffinity(0, sizeof cpus, &cpus) != 0)
+        die("yardstick: CPU %zu: %s", (size_t)cpu, strerror(errno));
+    struct sched_param first = { .sched_priority = 1 };
+    if (sched_setscheduler(0, SCHED_FIFO, &first) != 0)
+        die("yardstick: SCHED_FIFO: %s", strerror(errno));
+    uint64_t number[LIMBS] = { 1, 2, 3, 4 };
+    struct timespec pause = { .tv_nsec = 1000000 };
+    for (;;) {
+        nanosleep(&pause, NULL);
+        uint64_t begin = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+        for (int i = 0; i < MULTIPLICATIONS; i++)
+            square(number);
+        /* What nobody looks at, the compiler leaves out. */
+        __asm__ volatile("" : : "r"(number) : "memory");
+        spent_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
+        pieces++;
+    }
+    return NULL;
+}
+
+int main(void)
+{
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof cpus, &cpus) != 0)
+        die("yardstick: its CPUs: %s", strerror(errno));
+    for (uintptr_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        pthread_t thread;
+        if (CPU_ISSET(cpu, &cpus) && pthread_create(&thread, NULL, measure, (void *)cpu) != 0)
+            die("yardstick: cannot start a thread");
+    }
+    fprintf(stderr, "yardstick: ready\n");
+    for (;;) {
+        struct timespec pause = { .tv_nsec = 20000000 };
+        nanosleep(&pause, NULL);
+        fprintf(stderr, "progress: %llu %llu %llu\n", (unsigned long long)pieces,
+                (unsigned long long)clock_ns(CLOCK_MONOTONIC), (unsigned long long)spent_ns);
+    }
+}
