@@ -23,6 +23,8 @@ mod threads;
 mod trap;
 mod unwind;
 
+use core::ffi::c_void;
+
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
 use aya_ebpf::macros::{btf_tracepoint, perf_event, raw_tracepoint, uprobe, uretprobe};
@@ -48,9 +50,12 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
 }
 
 /// Both, where the kernel has uprobe sessions: one program sees the entry and the return, and
-/// returning 1 from the entry spares a nested call its return probe.
-#[uprobe]
-pub fn call_session(ctx: ProbeContext) -> u32 {
+/// returning 1 from the entry spares a nested call its return probe. Without the attribute
+/// `uprobe`, whose program returns 0 whatever its function does.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "uprobe")]
+pub fn call_session(ctx: *mut c_void) -> u32 {
+    let ctx = ProbeContext::new(ctx);
     // SAFETY: as above; `regs` points to the kernel's copy of the registers.
     let (function_ip, ip) = unsafe { (bpf_get_func_ip(ctx.as_ptr()), (*ctx.regs).rip) };
     // SAFETY: as above.
