@@ -4,8 +4,8 @@
  * `floor session PID FILE OFFSET…` one empty program that sees both, of any number of functions (Linux 6.13)
  * `floor record PID FILE OFFSET`   the same, which reads the clock twice and sends a record of 40
  *                                  bytes through a ring buffer: what every exact duration takes
- * `floor identified PID FILE OFFSET`
- *                                  the same, which also asks the kernel for the probe that was hit and, at both
+ * `floor identified PID FILE OFFSET…`
+ *                                  the same, of any number of functions, which also asks the kernel for the probe that was hit and, at both
  *                                  ends, for the thread: what telling calls apart takes
  * `floor switches`                 an empty program at every context switch, and one at every wakeup
  *
@@ -31,6 +31,9 @@
 #define RECORD_BYTES 40
 #define MAX_INSTRUCTIONS 64
 #define MAX_OFFSETS 256
+/* A start for each CPU, in a cache line of its own; a power of two. */
+#define CPUS 64
+#define CACHE_LINE_SHIFT 6
 
 #define INSN(op, dst, src, offset, value) \
     (struct bpf_insn) { .code = (op), .dst_reg = (dst), .src_reg = (src), .off = (offset), .imm = (value) }
@@ -38,6 +41,13 @@
 #define MOV(dst, value) INSN(BPF_ALU64 | BPF_MOV | BPF_K, dst, 0, 0, value)
 #define SUB(dst, src) INSN(BPF_ALU64 | BPF_SUB | BPF_X, dst, src, 0, 0)
 #define CALL(helper) INSN(BPF_JMP | BPF_CALL, 0, 0, 0, helper)
+/* Register 1: where the CPU's start is. */
+#define START_OF_CPU(map)                                             \
+    CALL(BPF_FUNC_get_smp_processor_id),                              \
+    INSN(BPF_ALU64 | BPF_AND | BPF_K, BPF_REG_0, 0, 0, CPUS - 1),         \
+    INSN(BPF_ALU64 | BPF_LSH | BPF_K, BPF_REG_0, 0, 0, CACHE_LINE_SHIFT), \
+    MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, map),                        \
+    INSN(BPF_ALU64 | BPF_ADD | BPF_X, BPF_REG_1, BPF_REG_0, 0, 0)
 #define LOAD(dst, src, offset) INSN(BPF_LDX | BPF_MEM | BPF_DW, dst, src, offset, 0)
 #define STORE(dst, offset, src) INSN(BPF_STX | BPF_MEM | BPF_DW, dst, src, offset, 0)
 #define JUMP_UNEQUAL(dst, src, offset) INSN(BPF_JMP | BPF_JNE | BPF_X, dst, src, offset, 0)
@@ -142,7 +152,7 @@ static volatile uint64_t *consumed, *produced;
 
 static int load_record(int identified)
 {
-    int start = create_map(BPF_MAP_TYPE_ARRAY, 4, 8, 1);
+    int start = create_map(BPF_MAP_TYPE_ARRAY, 4, CPUS << CACHE_LINE_SHIFT, 1);
     int ring = create_map(BPF_MAP_TYPE_RINGBUF, 0, 0, RING_BYTES);
     long page = sysconf(_SC_PAGESIZE);
     consumed = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_SHARED, ring, 0);
@@ -155,8 +165,8 @@ static int load_record(int identified)
          LOAD(BPF_REG_1, BPF_REG_6, 128)); /* pt_regs.ip: at the function's start, or at its caller */
     size_t branch = length;
     EMIT(JUMP_UNEQUAL(BPF_REG_0, BPF_REG_1, 0));
-    EMIT(CALL(BPF_FUNC_ktime_get_ns), MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, start),
-         STORE(BPF_REG_1, 0, BPF_REG_0));
+    EMIT(CALL(BPF_FUNC_ktime_get_ns), MOV_REG(BPF_REG_7, BPF_REG_0), START_OF_CPU(start),
+         STORE(BPF_REG_1, 0, BPF_REG_7));
     if (identified)
         EMIT(MOV_REG(BPF_REG_1, BPF_REG_6), CALL(BPF_FUNC_get_attach_cookie),
              CALL(BPF_FUNC_get_current_task_btf));
@@ -168,9 +178,8 @@ static int load_record(int identified)
          CALL(BPF_FUNC_ringbuf_reserve));
     size_t full = length;
     EMIT(JUMP_ZERO(BPF_REG_0, 0));
-    EMIT(MOV_REG(BPF_REG_7, BPF_REG_0), CALL(BPF_FUNC_ktime_get_ns),
-         MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, start), LOAD(BPF_REG_2, BPF_REG_1, 0),
-         SUB(BPF_REG_0, BPF_REG_2));
+    EMIT(MOV_REG(BPF_REG_7, BPF_REG_0), START_OF_CPU(start), LOAD(BPF_REG_8, BPF_REG_1, 0),
+         CALL(BPF_FUNC_ktime_get_ns), SUB(BPF_REG_0, BPF_REG_8));
     for (int16_t at = 0; at < RECORD_BYTES; at += 8)
         EMIT(STORE(BPF_REG_7, at, BPF_REG_0));
     EMIT(MOV_REG(BPF_REG_1, BPF_REG_7), MOV(BPF_REG_2, BPF_RB_NO_WAKEUP),
@@ -245,7 +254,7 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[1], "record") == 0) {
             attach_session(load_record(0), pid, file, offsets, 1);
         } else if (strcmp(argv[1], "identified") == 0) {
-            attach_session(load_record(1), pid, file, offsets, 1);
+            attach_session(load_record(1), pid, file, offsets, count);
         } else {
             die("floor: no %s", argv[1]);
         }
@@ -256,7 +265,7 @@ int main(int argc, char **argv)
     fflush(stdout);
     /* Every record is read as soon as the ring buffer is half full. */
     struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
-    while (poll(&input, 1, consumed == NULL ? -1 : 1) == 0)
+    while (poll(&input, 1, consumed == NULL ? -1 : 10) == 0)
         if (*produced - *consumed > RING_BYTES / 2)
             *consumed = *produced;
     return 0;

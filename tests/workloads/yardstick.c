@@ -1,10 +1,10 @@
 /* yardstick: how fast the CPUs are at the moment, which in a virtual machine changes by tens of percent with
  * what other machines do on the same cores.
  *
- * A thread on each CPU wakes up every millisecond and does one and the same piece of work, some 25 us of
- * the multiplications that elliptic curves are made of, before everything else that wants the CPU. Every 20 ms
- * `progress: PIECES TIME_NS CPU_NS` on stderr tells the pieces so far, CLOCK_MONOTONIC, and the CPU time that
- * the pieces took. */
+ * `yardstick [CPU]`: a thread on each CPU, or on that one, wakes up every millisecond and does one and the
+ * same piece of work, some 25 us of the multiplications that elliptic curves are made of, before everything
+ * else that wants the CPU. Every 20 ms `progress: PIECES TIME_NS CPU_NS` on stderr tells the pieces so far,
+ * CLOCK_MONOTONIC, and the CPU time that the pieces took. */
 #define _GNU_SOURCE
 #include "workload.h"
 
@@ -70,11 +70,15 @@ static void *measure(void *argument)
     return NULL;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     cpu_set_t cpus;
-    if (sched_getaffinity(0, sizeof cpus, &cpus) != 0)
+    if (argc > 1) {
+        CPU_ZERO(&cpus);
+        CPU_SET(parse_count(argv[1], "CPU"), &cpus);
+    } else if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) {
         die("yardstick: its CPUs: %s", strerror(errno));
+    }
     for (uintptr_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         pthread_t thread;
         if (CPU_ISSET(cpu, &cpus) && pthread_create(&thread, NULL, measure, (void *)cpu) != 0)

@@ -33,7 +33,7 @@ impl Floor {
         }
     }
 
-    /// Attaches it to the functions at these offsets of a file; only [`Self::Session`] takes several.
+    /// Attaches it to the functions at these offsets of a file; [`Self::Pair`] and [`Self::Record`] take one.
     ///
     /// # Errors
     /// The kernel cannot.

@@ -1,4 +1,4 @@
-//! An nginx of the bench's own: TLS on a loopback port, one worker on the first CPU.
+//! An nginx of the bench's own: TLS with an RSA key on a loopback port, one worker on the first CPU.
 
 use std::{
     fs,
@@ -26,6 +26,9 @@ pub struct Nginx {
 }
 
 impl Nginx {
+    /// Of its worker.
+    pub const CPU: &str = "0";
+
     /// Starts it, and waits until its worker runs.
     ///
     /// # Errors
@@ -33,10 +36,10 @@ impl Nginx {
     pub fn start(folder: &Path) -> Result<Self> {
         let folder = folder.join("nginx");
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let (key, certificate) = (folder.join("key.pem"), folder.join("certificate.pem"));
+        let (key, certificate) = (folder.join("rsa.key"), folder.join("rsa.pem"));
         if !certificate.is_file() {
             let mut command = Command::new("openssl");
-            command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+            command.args(["req", "-x509", "-newkey", "rsa:2048"]);
             command.args(["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout"]);
             process::output(command.arg(&key).arg("-out").arg(&certificate))?;
         }
