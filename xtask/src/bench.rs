@@ -25,6 +25,7 @@ mod table;
 mod target;
 mod tool_accuracy;
 mod tracer;
+mod yardstick;
 
 use std::{
     fs,

@@ -11,6 +11,7 @@ use super::{
     nginx::Nginx,
     settings::Settings,
     target::{Progress, Target, cpu_ns},
+    yardstick::Yardstick,
 };
 
 /// What is traced.
@@ -40,6 +41,14 @@ impl Service {
             Self::Nginx => "nginx, a TLS handshake (RSA-2048) a request",
         }
     }
+
+    /// The only CPU that it runs on.
+    pub const fn cpu(self) -> Option<&'static str> {
+        match self {
+            Self::KeyService(..) => None,
+            Self::Nginx => Some(Nginx::CPU),
+        }
+    }
 }
 
 /// A while of a service.
@@ -54,18 +63,17 @@ pub struct Run {
 }
 
 impl Run {
-    /// Between two moments of the service and of the yardstick.
-    fn between(service: [&Progress; 2], yardstick: [&Progress; 2]) -> Result<Self> {
+    /// Between two moments of the service.
+    fn between(service: [&Progress; 2], piece_ns: f64) -> Result<Self> {
         let requests = (service[1].done - service[0].done) as f64;
-        let pieces = (yardstick[1].done - yardstick[0].done) as f64;
-        if requests == 0.0 || pieces == 0.0 {
-            bail!("the service served {requests} requests, and the yardstick did {pieces} pieces");
+        if requests == 0.0 {
+            bail!("the service serves nothing");
         }
         let ns = |[begin, end]: [u64; 2]| (end - begin) as f64;
         Ok(Self {
             rate: requests / ns(service.map(|at| at.time_ns)) * 1e9,
             cpu_us: ns(service.map(|at| at.cpu_ns)) / requests / 1e3,
-            piece_ns: ns(yardstick.map(|at| at.cpu_ns)) / pieces,
+            piece_ns,
         })
     }
 
@@ -77,23 +85,6 @@ impl Run {
     /// CPU time of a request, in pieces of the yardstick's work.
     pub fn cpu_pieces(&self) -> f64 {
         self.cpu_us * 1e3 / self.piece_ns
-    }
-}
-
-/// What tells how fast the CPUs are meanwhile. Dropping it ends it.
-pub struct Yardstick(Target);
-
-impl Yardstick {
-    /// Starts it on the service's CPUs.
-    ///
-    /// # Errors
-    /// It cannot run before everything else there.
-    pub fn start(settings: &Settings, service: Service) -> Result<Self> {
-        let mut command = Command::new(settings.program("yardstick"));
-        if service == Service::Nginx {
-            command.arg(Nginx::CPU);
-        }
-        Ok(Self(Target::ready(&mut command)?))
     }
 }
 
@@ -162,10 +153,12 @@ impl Load {
     /// The service tells nothing, or serves nothing.
     pub fn window(&self, length: Duration, yardstick: &Yardstick) -> Result<Run> {
         std::thread::sleep(Duration::from_millis(100));
-        let (begin, pieces_begin) = (self.progress()?, yardstick.0.progress()?);
-        std::thread::sleep(length);
-        let (end, pieces_end) = (self.progress()?, yardstick.0.progress()?);
-        Run::between([&begin, &end], [&pieces_begin, &pieces_end])
+        let ((begin, end), piece_ns) = yardstick.during(|| {
+            let begin = self.progress()?;
+            std::thread::sleep(length);
+            Ok((begin, self.progress()?))
+        })?;
+        Run::between([&begin, &end], piece_ns)
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     table::{Cell, Table},
     target::Target,
     tracer::Tracer,
+    yardstick::Yardstick,
 };
 
 /// To an empty pair.
@@ -77,14 +78,15 @@ struct Extent {
 /// to the next, and from one second to the next, the machine's speed differs by more than the probes do.
 pub fn measure(settings: &Settings) -> Result<Table> {
     let extent = Extent {
-        rounds: settings.either(14, 2),
+        rounds: settings.either(24, 2),
         batches: settings.either(9, 3),
-        calls: settings.either(5_000, 2_000),
+        calls: settings.either(20_000, 2_000),
     };
     let offset = floor::offset_of(settings, FUNCTION)?;
     let batches = (extent.rounds * PROBES.len() * (extent.batches + 1)).to_string();
     let mut target =
         Target::ready(&mut settings.hot(FUNCTION, extent.calls, &["--batches", &batches]))?;
+    let yardstick = Yardstick::start(settings, None)?;
     let mut times = PROBES.map(|_| Vec::new());
     let mut missing = PROBES.map(|_| None);
     for round in 0..extent.rounds {
@@ -98,7 +100,7 @@ pub fn measure(settings: &Settings) -> Result<Table> {
                 Probe::Peer(peer) if !peer.is_installed() => {
                     missing[index] = Some(format!("not installed ({})", peer.package()));
                 }
-                _ => match once(settings, probe, &mut target, extent, offset) {
+                _ => match once(settings, probe, &mut target, &yardstick, extent, offset) {
                     Ok(ns) => times[index].push(ns),
                     // The floors of newer kernels only; the rest must work.
                     Err(error) if matches!(probe, Probe::Floor(_)) => {
@@ -109,6 +111,11 @@ pub fn measure(settings: &Settings) -> Result<Table> {
             }
         }
     }
+    // As they would be if the CPUs were always as fast as they mostly are.
+    let pieces: Vec<f64> = times.iter().flatten().map(|(_, piece_ns)| *piece_ns).collect();
+    let usual_ns = Spread::of(&pieces).context("nothing was measured")?.median;
+    let even = |(ns, piece_ns): &(f64, f64)| ns * usual_ns / piece_ns;
+    let times = times.map(|times| times.iter().map(even).collect::<Vec<f64>>());
     let added: Vec<Vec<f64>> = times
         .iter()
         .map(|time| {
@@ -146,9 +153,9 @@ fn table(
             table.row(vec![Cell::Text(format!("{}: {why}", probe.name()))]);
             continue;
         }
-        let mut row = vec![Cell::text(probe.name()), Cell::spread(&times[index], 0)];
+        let mut row = vec![Cell::text(probe.name()), Cell::interval(&times[index], 0)];
         if let Some(ratio_here) = ratio(index).filter(|_| index != NOTHING) {
-            row.extend([Cell::spread(&added[index], 0), Cell::spread(&ratios[index], 2)]);
+            row.extend([Cell::interval(&added[index], 0), Cell::interval(&ratios[index], 2)]);
             row.push(match probe {
                 Probe::Latency([]) if ours > AIM => match ratio(IDENTIFIED) {
                     Some(floor) => {
@@ -167,9 +174,11 @@ fn table(
     let Extent { rounds, batches, calls } = extent;
     table.note(format!(
         "{calls} calls in a loop, by the clock of the program itself, {batches} times after another, \
-         of which the median counts; {rounds} rounds in turn, all in one process: median (min – \
-         max). What is added, and its ratio to the empty pair, are told within each round. The \
-         function begins with a `push`, which the kernel emulates."
+         of which the median counts; {rounds} rounds in turn, all in one process: median (low – \
+         high: the true median lies between these with 95 % confidence). What is added, and its \
+         ratio to the empty pair, are told within each round. Times are for as much work as a \
+         program beside it could do meanwhile on the same CPUs, which are faster or slower by the \
+         second. The function begins with a `push`, which the kernel emulates."
     ));
     table.note(format!(
         "Aim: at most {AIM:.2} of an empty pair. The rows before the tracer are programs that do \
@@ -180,14 +189,15 @@ fn table(
     Ok(table)
 }
 
-/// Nanoseconds of a call.
+/// Nanoseconds of a call, and of a piece of the yardstick's work meanwhile.
 fn once(
     settings: &Settings,
     probe: Probe,
     target: &mut Target,
+    yardstick: &Yardstick,
     extent: Extent,
     offset: u64,
-) -> Result<f64> {
+) -> Result<(f64, f64)> {
     let pid = target.pid();
     let (mut tracer, mut other) = (None, None);
     match probe {
@@ -207,8 +217,9 @@ fn once(
     }
     // The first brings everything into the caches.
     call_ns(target, extent.calls)?;
-    let batches: Result<Vec<f64>> =
-        (0..extent.batches).map(|_| call_ns(target, extent.calls)).collect();
+    let (batches, piece_ns) = yardstick.during(|| {
+        (0..extent.batches).map(|_| call_ns(target, extent.calls)).collect::<Result<Vec<f64>>>()
+    })?;
     if let Some(tracer) = tracer {
         let counted = tracer.stop()?.number("/loss/counted")?;
         let made = extent.calls * (extent.batches as u64 + 1);
@@ -219,7 +230,7 @@ fn once(
     if let Some(other) = other {
         other.stop(libc::SIGINT)?;
     }
-    Ok(Spread::of(&batches?).context("no batch")?.median)
+    Ok((Spread::of(&batches).context("no batch")?.median, piece_ns))
 }
 
 /// Lets `hot` make its calls; nanoseconds of each.

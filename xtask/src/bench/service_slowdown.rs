@@ -8,12 +8,13 @@ use serde_json::Value;
 use super::{
     floor::Floor,
     interval::Interval,
-    load::{Load, Run, SERVICES, Service, Yardstick},
+    load::{Load, Run, SERVICES, Service},
     peer::{Chain, Function, Peer},
     settings::Settings,
     table::{Cell, Table},
     target::{Target, send},
     tracer::Tracer,
+    yardstick::Yardstick,
 };
 
 /// For so long a tool is attached, and none is before and after.
@@ -64,7 +65,7 @@ impl Tool {
     /// How many windows of it tell enough: most of what has a verdict.
     fn rounds(&self, settings: &Settings) -> usize {
         match self {
-            Self::Latency | Self::Floor(_) | Self::Chain(_) => settings.either(30, 2),
+            Self::Latency | Self::Floor(_) | Self::Chain(_) => settings.either(24, 2),
             Self::LatencyAlone => settings.either(6, 2),
             Self::Peer(_) => settings.either(2, 1),
         }
@@ -103,7 +104,7 @@ fn in_turn(settings: &Settings, service: Service, tools: &[Tool]) -> Result<(Run
     let mut untraced = Runs::default();
     // One life for all: another one can be faster or slower by ten percent.
     let load = Load::start(settings, service)?;
-    let yardstick = Yardstick::start(settings, service)?;
+    let yardstick = Yardstick::start(settings, service.cpu())?;
     let mut before = load.window(WINDOW, &yardstick)?;
     untraced.add(&before);
     let rounds = |tool: &Tool| tool.rounds(settings);

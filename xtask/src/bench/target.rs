@@ -48,16 +48,21 @@ pub fn wait_for(lines: &Receiver<Line>, start: &str, others: &mut Vec<String>) -
     }
 }
 
-/// Makes a command end with this program, whatever way that goes, and not by Ctrl-C before.
+/// Makes a command end with this program, whatever way that goes, and not by Ctrl-C before; and by SIGINT
+/// alone, which a shell has its background jobs ignore, and so all that these start.
 pub fn bound(command: &mut Command) -> &mut Command {
     use std::os::unix::process::CommandExt as _;
 
     command.process_group(0);
-    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+    // SAFETY: between fork and exec only signal and prctl are called, which are async-signal-safe.
     unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
+        command.pre_exec(|| {
+            let is_heard = libc::signal(libc::SIGINT, libc::SIG_DFL) != libc::SIG_ERR;
+            if is_heard && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
+                Ok(())
+            } else {
+                Err(std::io::Error::last_os_error())
+            }
         })
     }
 }
