@@ -5,8 +5,8 @@
  * `floor record PID FILE OFFSET`   the same, which reads the clock twice and sends a record of 40
  *                                  bytes through a ring buffer: what every exact duration takes
  * `floor identified PID FILE OFFSET…`
- *                                  the same, of any number of functions, which also asks the kernel for the probe that was hit and, at both
- *                                  ends, for the thread: what telling calls apart takes
+ *                                  the same, of any number of functions, which also asks the kernel for the probe
+ *                                  that was hit and, at both ends, for the thread: what telling calls apart takes
  * `floor switches`                 an empty program at every context switch, and one at every wakeup
  *
  * Says "on" on stdout once it is attached, and ends at the end of its input. Programs are written in the
@@ -42,11 +42,11 @@
 #define SUB(dst, src) INSN(BPF_ALU64 | BPF_SUB | BPF_X, dst, src, 0, 0)
 #define CALL(helper) INSN(BPF_JMP | BPF_CALL, 0, 0, 0, helper)
 /* Register 1: where the CPU's start is. */
-#define START_OF_CPU(map)                                             \
-    CALL(BPF_FUNC_get_smp_processor_id),                              \
+#define START_OF_CPU(map)                                                 \
+    CALL(BPF_FUNC_get_smp_processor_id),                                  \
     INSN(BPF_ALU64 | BPF_AND | BPF_K, BPF_REG_0, 0, 0, CPUS - 1),         \
     INSN(BPF_ALU64 | BPF_LSH | BPF_K, BPF_REG_0, 0, 0, CACHE_LINE_SHIFT), \
-    MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, map),                        \
+    MAP(BPF_REG_1, BPF_PSEUDO_MAP_VALUE, map),                            \
     INSN(BPF_ALU64 | BPF_ADD | BPF_X, BPF_REG_1, BPF_REG_0, 0, 0)
 #define LOAD(dst, src, offset) INSN(BPF_LDX | BPF_MEM | BPF_DW, dst, src, offset, 0)
 #define STORE(dst, offset, src) INSN(BPF_STX | BPF_MEM | BPF_DW, dst, src, offset, 0)

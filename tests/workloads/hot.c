@@ -15,7 +15,6 @@
 #include <time.h>
 
 #define MAX_THREADS 4096
-#define NS_PER_SECOND UINT64_C(1000000000)
 
 /* Each begins in a way of its own: the first instruction decides what a probe on it costs. */
 #define FUNCTION(name, body) \
@@ -41,13 +40,6 @@ static const struct {
 
 static void (*function)(uint64_t);
 static uint64_t calls, rate_of_thread;
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
-}
 
 static pthread_barrier_t start;
 

@@ -23,7 +23,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#define NS_PER_SECOND UINT64_C(1000000000)
 #define MESSAGE_BYTES 256
 #define MAX_SIGNATURE_BYTES 512
 #define MAX_THREADS 1024
@@ -78,13 +77,6 @@ static unsigned char message[MESSAGE_BYTES];
 static atomic_bool stop;
 static atomic_uint running;
 static int done_fd;
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
-}
 
 /* Finds the key of that name. The lock is tried first, so that only true waits are timed. */
 static const struct key *look_up(struct worker *worker, const char *name)
@@ -296,9 +288,7 @@ static bool wait_for_word(int signal_fd)
 /* CPU time of all threads so far. */
 static uint64_t cpu_so_far_ns(void)
 {
-    struct timespec cpu;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    return (uint64_t)cpu.tv_sec * NS_PER_SECOND + (uint64_t)cpu.tv_nsec;
+    return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 /* Context switches of all threads so far, as the kernel counts them: voluntary, involuntary. */

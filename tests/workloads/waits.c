@@ -19,19 +19,11 @@
 #include <time.h>
 
 #define EXPORTED __attribute__((noinline, visibility("default")))
-#define NS_PER_SECOND UINT64_C(1000000000)
 #define POOL 8
 
 static unsigned long count;
 static const char *folder;
 static int waits_for_start, waits_for_end;
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
-}
 
 static void sleep_ns(uint64_t ns)
 {

@@ -1,4 +1,4 @@
-/* What the workloads share: dying with a reason, waiting for the test's word, and keys.
+/* What the workloads share: dying with a reason, clocks, waiting for the test's word, and keys.
  *
  * Keys are made afresh at every start, so that no private key is kept in the repository. */
 #ifndef WORKLOAD_H
@@ -6,10 +6,14 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#define NS_PER_SECOND UINT64_C(1000000000)
 
 /* Ends the program with a message; a workload that cannot keep count must not print a count. */
 __attribute__((noreturn, format(printf, 1, 2))) static inline void die(const char *format, ...)
@@ -20,6 +24,19 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void die(const cha
     va_end(arguments);
     fputc('\n', stderr);
     exit(1);
+}
+
+/* What a clock shows, in nanoseconds. */
+static inline uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+static inline uint64_t now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 /* Reads a count; "10x", "" and negative numbers are errors. */

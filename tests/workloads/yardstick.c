@@ -14,18 +14,10 @@
 #include <stdint.h>
 #include <time.h>
 
-#define NS_PER_SECOND UINT64_C(1000000000)
 #define LIMBS 4
 #define MULTIPLICATIONS 1000
 
 static _Atomic uint64_t pieces, spent_ns;
-
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
-}
 
 /* Replaces a number by the upper half of its square, and by something that is never 0. */
 static void square(uint64_t number[LIMBS])
@@ -67,7 +59,6 @@ static void *measure(void *argument)
         spent_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
         pieces++;
     }
-    return NULL;
 }
 
 int main(int argc, char **argv)
@@ -89,6 +80,6 @@ int main(int argc, char **argv)
         struct timespec pause = { .tv_nsec = 20000000 };
         nanosleep(&pause, NULL);
         fprintf(stderr, "progress: %llu %llu %llu\n", (unsigned long long)pieces,
-                (unsigned long long)clock_ns(CLOCK_MONOTONIC), (unsigned long long)spent_ns);
+                (unsigned long long)now_ns(), (unsigned long long)spent_ns);
     }
 }
