@@ -4,14 +4,14 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u32)]
 pub enum Counter {
-    /// Completed outermost calls: operations and size queries. Each one is also counted in the
-    /// kernel histogram and sent as a record, or counted under [`Counter::LostRingFull`].
+    /// Completed outermost calls: operations, size queries and requests. Each one is sent as a record,
+    /// or counted in a histogram of the kernel's and under [`Counter::LostRingFull`].
     Completed = 0,
     /// Records not sent: the ring buffer was full.
     LostRingFull = 1,
     /// Calls not followed: the table of threads was full.
     ThreadTableFull = 2,
-    /// Operations counted under "other": the table of histograms was full.
+    /// Lost records whose operation is counted under "other": the table of histograms was full.
     HistogramTableFull = 3,
     /// Calls that never returned: the thread jumped out of them (`longjmp`, an exception).
     Abandoned = 4,

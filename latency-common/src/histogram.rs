@@ -1,4 +1,4 @@
-//! The log-linear histogram that counts every operation in the kernel.
+//! The log-linear histogram of the kernel's, for the operations whose records are lost.
 //!
 //! Values below 64 ns have a bucket each; above, each power of two is split into 64 equal buckets,
 //! so that a bucket is at most 1/64 of its value wide and its midpoint is off by at most 0.8 %.
@@ -24,13 +24,11 @@ pub struct KernelHistogram {
     pub sum_ns: u64,
     /// The largest value, in nanoseconds.
     pub max_ns: u64,
-    /// The bucket that the last value went to.
-    pub last_bucket: u64,
     /// Count per bucket, see [`bucket_of`].
     pub buckets: [u64; BUCKETS],
 }
 
-const _: () = assert!(size_of::<KernelHistogram>() == 24 + 8 * BUCKETS);
+const _: () = assert!(size_of::<KernelHistogram>() == 16 + 8 * BUCKETS);
 // The kernel refuses per-CPU values over PCPU_MIN_UNIT_SIZE, 32 KiB.
 const _: () = assert!(size_of::<KernelHistogram>() <= 32 << 10);
 

@@ -377,7 +377,7 @@ pub mod stack_flags {
     pub const KERNEL: u8 = 2;
 }
 
-/// Which kernel histogram counts an operation: a key of the `HISTOGRAM_SLOTS` map.
+/// Which kernel histogram counts an operation whose record is lost: a key of the `HISTOGRAM_SLOTS` map.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotKey {
     /// Index of the operation's name in the plan.
@@ -393,18 +393,6 @@ impl SlotKey {
     #[inline(always)]
     pub const fn pack(self) -> u64 {
         (self.algorithm as u64) << 32 | (self.outcome as u64) << 8 | self.operation as u64
-    }
-
-    /// A packed key with the number of its histogram, below 65,536, in the bits between.
-    #[inline(always)]
-    pub const fn with_slot(packed: u64, slot: u32) -> u64 {
-        packed | (slot as u64 & 0xffff) << 16
-    }
-
-    /// The packed key and the number apart.
-    #[inline(always)]
-    pub const fn without_slot(bits: u64) -> (u64, u32) {
-        (bits & !0xffff_0000, (bits >> 16) as u32 & 0xffff)
     }
 
     /// Unpacks a key; any bits give one.
@@ -423,13 +411,6 @@ mod tests {
         fn slot_key_round_trip(operation: u8, outcome: u8, algorithm: u32) {
             let key = SlotKey { operation, outcome, algorithm };
             assert_eq!(SlotKey::unpack(key.pack()), key);
-        }
-
-        /// Check that a key and the number of its histogram come apart again.
-        #[test]
-        fn slot_beside_key(operation: u8, outcome: u8, algorithm: u32, slot in 0..0x1_0000_u32) {
-            let key = SlotKey { operation, outcome, algorithm }.pack();
-            assert_eq!(SlotKey::without_slot(SlotKey::with_slot(key, slot)), (key, slot));
         }
     }
 }

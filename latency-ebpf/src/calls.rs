@@ -9,7 +9,6 @@ use aya_ebpf::maps::{Array, RingBuf};
 use aya_log_ebpf::debug;
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
-use latency_common::histogram::KernelHistogram;
 use latency_common::ledger::Ledger;
 use latency_common::operation::{Entry, OpenCall, Return};
 use latency_common::probe::{ProbeCookie, is_request, probe_of};
@@ -142,11 +141,6 @@ fn complete<C: EbpfContext>(
     };
     let outcome = call.outcome(value);
     count(Counter::Completed);
-    let histogram = histograms::find(SlotKey {
-        operation: described.operation,
-        outcome,
-        algorithm: algorithm.0,
-    });
     let brief = BriefRecord {
         kind: if globals::ledger() { kind::BRIEF } else { kind::BRIEF_UNTOLD },
         probe: described.probe,
@@ -159,13 +153,10 @@ fn complete<C: EbpfContext>(
         signature_bytes,
         minor_faults: 0,
     };
-    let duration_ns = match send_brief(thread, current.task, &brief, histogram) {
+    let duration_ns = match send_brief(thread, current.task, &brief) {
         Some(duration_ns) => duration_ns,
         None => send_whole(thread, current.task, &brief, current.tgid),
     };
-    if let Some(histogram) = histogram {
-        histograms::add_to(histogram, duration_ns);
-    }
     if globals::log() {
         debug!(
             ctx,
@@ -182,12 +173,7 @@ fn complete<C: EbpfContext>(
 /// Sends an operation's record without a ledger, if its ledger has nothing to tell; its duration in
 /// nanoseconds.
 #[inline(always)]
-fn send_brief(
-    thread: *mut ThreadState,
-    task: Task,
-    brief: &BriefRecord,
-    histogram: Option<*mut KernelHistogram>,
-) -> Option<u64> {
+fn send_brief(thread: *mut ThreadState, task: Task, brief: &BriefRecord) -> Option<u64> {
     // SAFETY: the current thread's entry.
     let base = unsafe { &raw const (*thread).call_base };
     // SAFETY: as above.
@@ -199,16 +185,13 @@ fn send_brief(
         has_entry = 1;
     }
     hide(&mut has_entry);
-    if let Some(histogram) = histogram {
-        histograms::warm(histogram);
-    }
     // Everything else is done, and what is written from here on is in the cache.
     // SAFETY: as above.
     let duration_ns = unsafe { threads::close_undisturbed(thread, base, brief.start_ns) };
     if has_entry == 0 {
         core::mem::forget(entry);
-        if duration_ns.is_some() {
-            count(Counter::LostRingFull);
+        if let Some(duration_ns) = duration_ns {
+            histograms::lost(key_of(brief).pack(), duration_ns);
         }
     } else {
         // SAFETY: there is one, as the number says.
@@ -248,10 +231,16 @@ fn send_whole(thread: *mut ThreadState, task: Task, brief: &BriefRecord, tgid: u
             entry.write(brief.with(tgid, duration_ns, ledger));
             entry.submit(BPF_RB_NO_WAKEUP as u64);
         }
-        None => count(Counter::LostRingFull),
+        None => histograms::lost(key_of(brief).pack(), duration_ns),
     }
     add_to_request(thread, brief, duration_ns, || ledger);
     duration_ns
+}
+
+/// The histogram that counts an operation whose record is lost.
+#[inline(always)]
+fn key_of(brief: &BriefRecord) -> SlotKey {
+    SlotKey { operation: brief.operation, outcome: brief.outcome, algorithm: brief.algorithm }
 }
 
 /// Adds an operation to the request that it lies in.

@@ -106,7 +106,6 @@ fn complete(thread: *mut ThreadState, start_ns: u64, cookie: u64, tgid: u32, tid
     let operation = ProbeCookie::unpack(cookie).operation;
     count(Counter::Completed);
     let algorithm = AlgorithmId::NONE.0;
-    let histogram = histograms::find(SlotKey { operation, outcome: outcome::SUCCESS, algorithm });
     let entry = RECORDS.reserve::<RequestRecord>(0);
     // SAFETY: the current thread's entry.
     let (ledger, duration_ns) = unsafe {
@@ -133,9 +132,9 @@ fn complete(thread: *mut ThreadState, start_ns: u64, cookie: u64, tgid: u32, tid
             }
             entry.submit(BPF_RB_NO_WAKEUP.into());
         }
-        None => count(Counter::LostRingFull),
-    }
-    if let Some(histogram) = histogram {
-        histograms::add_to(histogram, duration_ns);
+        None => {
+            let key = SlotKey { operation, outcome: outcome::SUCCESS, algorithm };
+            histograms::lost(key.pack(), duration_ns);
+        }
     }
 }

@@ -431,7 +431,7 @@ impl Tracing<'_> {
         );
         self.builder.clear_kernel_state();
         for slot in &counts.slots {
-            self.builder.kernel_histogram(slot.key, slot.sum_ns, slot.max_ns, &slot.buckets);
+            self.builder.lost_histogram(slot.key, slot.sum_ns, slot.max_ns, &slot.buckets);
         }
         self.scheduler.waits_in_progress(&counts, &mut self.builder);
         let mut warnings = self.warnings.clone();

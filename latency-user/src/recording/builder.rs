@@ -270,13 +270,14 @@ impl RecordingBuilder {
         self.header.start_ns
     }
 
-    /// Adds a histogram of the kernel, of one CPU or of all: the sum and the largest value in
-    /// nanoseconds, and a count per bucket of [`latency_common::histogram`].
-    pub fn kernel_histogram(&mut self, key: SlotKey, sum_ns: u64, max_ns: u64, counts: &[u64]) {
+    /// Adds a histogram of the kernel, of operations whose records were lost, on one CPU or on all: the
+    /// sum and the largest value in nanoseconds, and a count per bucket of
+    /// [`latency_common::histogram`].
+    pub fn lost_histogram(&mut self, key: SlotKey, sum_ns: u64, max_ns: u64, counts: &[u64]) {
         let mut histogram = SparseHistogram::from_kernel(sum_ns, max_ns, counts);
         histogram.map_values(|duration_ns| self.header.trap_cost.as_called_ns(duration_ns));
         let row = self.row(key.operation, key.algorithm);
-        self.rows[row].kernel_histogram(key, &histogram);
+        self.rows[row].lost_histogram(key, &histogram);
     }
 
     /// Forgets the histograms of the kernel and the waits in progress, so that they can be added
@@ -285,7 +286,7 @@ impl RecordingBuilder {
     pub fn clear_kernel_state(&mut self) {
         self.waits.clear_open();
         for row in &mut self.rows {
-            (row.counted, row.kernel) = Default::default();
+            (row.lost, row.lost_durations) = Default::default();
         }
     }
 
@@ -331,6 +332,7 @@ impl RecordingBuilder {
         let mut rows = Vec::with_capacity(builder.rows.len());
         for (index, row) in builder.rows.iter().enumerate() {
             let total = row.total();
+            let all = row.with_lost(&total);
             for (interval, durations) in &row.closed {
                 intervals[*interval].rows.push(IntervalRow {
                     row: index,
@@ -341,12 +343,12 @@ impl RecordingBuilder {
             rows.push(Row {
                 operation: builder.operation_name(row.operation),
                 algorithm: algorithm_name(row.algorithm),
-                counted: row.counted,
+                counted: row.received.plus(&row.lost),
                 received: row.received,
                 success: total.success,
                 failed: total.failed,
-                kernel_success: row.kernel.success.clone(),
-                kernel_failed: row.kernel.failed.clone(),
+                kernel_success: all.success,
+                kernel_failed: all.failed,
                 slowest: row.slowest().into_iter().map(|slow| builder.slow(slow)).collect(),
                 ledger: row.ledgers.as_ref().map(Ledgers::sums),
                 request: (row.requests.as_ref())

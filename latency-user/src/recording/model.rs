@@ -215,7 +215,7 @@ pub struct Row {
     pub operation: String,
     /// Name of the algorithm, such as "ecdsa-p256"; "-" for functions that have none.
     pub algorithm: String,
-    /// How many there were, as the kernel counted them: nothing is missing here.
+    /// How many there were: those received, and those whose records the kernel counted as lost.
     pub counted: Counts,
     /// How many there were, as records received: what [`Recording::loss`] says is missing.
     pub received: Counts,
@@ -223,9 +223,10 @@ pub struct Row {
     pub success: SparseHistogram,
     /// Durations of the operations that failed or ended in an error, from the records received.
     pub failed: SparseHistogram,
-    /// Durations of the successful operations, as the kernel counted them.
+    /// Durations of the successful operations, with those whose records were lost; empty when none
+    /// was.
     pub kernel_success: SparseHistogram,
-    /// Durations of the operations that failed or ended in an error, as the kernel counted them.
+    /// The same of the operations that failed or ended in an error.
     pub kernel_failed: SparseHistogram,
     /// The slowest operations, slowest first.
     #[serde(deserialize_with = "super::capped::vec::<MAX_SLOWEST, _, _>")]
@@ -255,6 +256,17 @@ impl Counts {
     /// Completed operations, however they ended.
     pub fn operations(&self) -> u64 {
         self.successes.saturating_add(self.failed())
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            successes: self.successes.saturating_add(other.successes),
+            failures: self.failures.saturating_add(other.failures),
+            errors: self.errors.saturating_add(other.errors),
+            size_queries: self.size_queries.saturating_add(other.size_queries),
+        }
     }
 
     /// Operations that failed or ended in an error.
@@ -329,7 +341,7 @@ pub struct Loss {
     pub unaccounted: u64,
     /// Calls not followed at all: the table of threads was full.
     pub thread_table_full: u64,
-    /// Operations counted in the kernel under "other": the table of histograms was full.
+    /// Lost records whose operation the kernel counted under "other": the table of histograms was full.
     pub histogram_table_full: u64,
     /// Program runs that the kernel's recursion guard skipped: entries or returns not seen.
     pub recursion_misses: u64,

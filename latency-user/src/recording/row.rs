@@ -40,9 +40,10 @@ impl Durations {
 pub(super) struct RowBuilder {
     pub(super) operation: u8,
     pub(super) algorithm: u32,
-    pub(super) counted: Counts,
     pub(super) received: Counts,
-    pub(super) kernel: Durations,
+    /// Those whose records were lost, as the kernel counted them.
+    pub(super) lost: Counts,
+    pub(super) lost_durations: Durations,
     open_success: DenseHistogram,
     open_failed: DenseHistogram,
     /// Closed intervals in which something completed, ascending.
@@ -61,9 +62,9 @@ impl RowBuilder {
         Self {
             operation,
             algorithm,
-            counted: Counts::default(),
             received: Counts::default(),
-            kernel: Durations::default(),
+            lost: Counts::default(),
+            lost_durations: Durations::default(),
             open_success: DenseHistogram::default(),
             open_failed: DenseHistogram::default(),
             closed: Vec::new(),
@@ -144,13 +145,14 @@ impl RowBuilder {
         slowest
     }
 
-    /// Adds one histogram of the kernel.
-    pub(super) fn kernel_histogram(&mut self, key: SlotKey, histogram: &SparseHistogram) {
+    /// Adds one histogram of operations whose records were lost.
+    pub(super) fn lost_histogram(&mut self, key: SlotKey, histogram: &SparseHistogram) {
+        let (counts, durations) = (&mut self.lost, &mut self.lost_durations);
         let (count, durations) = match key.outcome {
-            outcome::SUCCESS => (&mut self.counted.successes, Some(&mut self.kernel.success)),
-            outcome::FAILURE => (&mut self.counted.failures, Some(&mut self.kernel.failed)),
-            outcome::SIZE_QUERY => (&mut self.counted.size_queries, None),
-            _ => (&mut self.counted.errors, Some(&mut self.kernel.failed)),
+            outcome::SUCCESS => (&mut counts.successes, Some(&mut durations.success)),
+            outcome::FAILURE => (&mut counts.failures, Some(&mut durations.failed)),
+            outcome::SIZE_QUERY => (&mut counts.size_queries, None),
+            _ => (&mut counts.errors, Some(&mut durations.failed)),
         };
         *count = count.saturating_add(histogram.count);
         if let Some(durations) = durations {
@@ -198,6 +200,16 @@ impl RowBuilder {
             durations.success.buckets.len() + durations.failed.buckets.len()
         };
         self.closed.iter().map(|(_, durations)| buckets(durations)).sum()
+    }
+
+    /// What was received, `total`, and what was lost together; empty when nothing was lost.
+    pub(super) fn with_lost(&self, total: &Durations) -> Durations {
+        if self.lost == Counts::default() {
+            return Durations::default();
+        }
+        let mut all = total.clone();
+        all.merge(&self.lost_durations);
+        all
     }
 
     /// Everything received, over all closed intervals.

@@ -80,7 +80,7 @@ fn order() {
     let mut recording = sample::recording();
     let mut rare = recording.rows[0].clone();
     rare.algorithm = "dsa".into();
-    rare.received.successes = 1;
+    (rare.received.successes, rare.counted.successes) = (1, 1);
     recording.rows.insert(0, rare);
     let report = Report::from(&recording);
     let titles: Vec<String> = report.operations.iter().map(Operation::title).collect();

@@ -91,9 +91,9 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
     let loss = &report.loss;
     if loss.records > 0 {
         warnings.push(format!(
-            "{} of {} records were lost. Counts and percentiles come from the kernel's histograms, \
-             which lose nothing (within 0.8 %); the slowest operations and the intervals are of the \
-             records received.",
+            "{} of {} records were lost. Their operations were counted in the kernel, so counts and \
+             percentiles miss nothing (within 0.8 %); the slowest operations and the intervals are of \
+             the records received.",
             grouped(loss.records),
             grouped(loss.counted)
         ));
@@ -111,8 +111,8 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
         ),
         (
             loss.histogram_table_full,
-            "operation is under \"other\" in the kernel's counts: there were too many algorithms.",
-            "operations are under \"other\" in the kernel's counts: there were too many algorithms.",
+            "lost record was counted under \"other\": there were too many algorithms.",
+            "lost records were counted under \"other\": there were too many algorithms.",
         ),
         (
             loss.recursion_misses,

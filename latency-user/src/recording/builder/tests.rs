@@ -158,8 +158,8 @@ fn absurd_times() {
     assert!(recording.intervals.len() <= MAX_INTERVALS);
 }
 
-/// Check that an operation with many algorithms folds the rest into "other", in the records and
-/// in the kernel's counts alike.
+/// Check that an operation with many algorithms folds the rest into "other", of the records received and
+/// of the lost ones alike.
 #[test]
 fn many_algorithms() {
     let mut builder = builder();
@@ -170,34 +170,41 @@ fn many_algorithms() {
     }
     for algorithm in 0..200 {
         let key = SlotKey { operation: 0, outcome: outcome::SUCCESS, algorithm };
-        builder.kernel_histogram(key, 1000, 1000, &counts);
+        builder.lost_histogram(key, 1000, 1000, &counts);
     }
-    let recording = builder.finish(finish(SECOND, 200));
+    let recording = builder.finish(finish(SECOND, 400));
     assert_eq!(recording.rows.len(), MAX_ALGORITHMS + 1);
     let other = recording.rows.iter().find(|row| row.algorithm == "other").unwrap();
     assert_eq!(other.received.successes, 200 - MAX_ALGORITHMS as u64);
-    assert_eq!(other.counted, other.received);
+    assert_eq!(other.counted.successes, 2 * other.received.successes);
 }
 
-/// Check that histograms of several CPUs and outcomes add up, and can be replaced.
+/// Check that histograms of lost operations add up with what was received, over CPUs and outcomes, and
+/// can be replaced.
 #[test]
-fn kernel_histograms() {
+fn lost_histograms() {
     let mut builder = builder();
+    let received = OperationRecord { operation: 1, ..record(900, 900, outcome::SUCCESS) };
+    builder.operation(&received);
+    builder.operation(&OperationRecord { algorithm: 0, ..received });
     let mut counts = vec![0; BUCKETS];
     counts[bucket_of(1000)] = 3;
     for _ in 0..2 {
         builder.clear_kernel_state();
         for outcome in [0, 0, 1, 2, 3] {
             let key = SlotKey { operation: 1, outcome, algorithm: P256 };
-            builder.kernel_histogram(key, 3000, 1001, &counts);
+            builder.lost_histogram(key, 3000, 1001, &counts);
         }
     }
-    let recording = builder.finish(finish(SECOND, 15));
-    let row = &recording.rows[0];
-    assert_eq!(row.counted, Counts { successes: 6, failures: 3, errors: 3, size_queries: 3 });
-    assert_eq!((row.kernel_success.count, row.kernel_success.sum_ns), (6, 6000));
+    let recording = builder.finish(finish(SECOND, 17));
+    let row = recording.rows.iter().find(|row| row.algorithm == "ecdsa-p256").unwrap();
+    assert_eq!(row.counted, Counts { successes: 7, failures: 3, errors: 3, size_queries: 3 });
+    assert_eq!((row.kernel_success.count, row.kernel_success.sum_ns), (7, 6900));
+    assert_eq!((row.kernel_success.min_ns, row.kernel_success.max_ns), (900, 1001));
     assert_eq!((row.kernel_failed.count, row.kernel_failed.max_ns), (6, 1001));
     assert_eq!((recording.loss.records, recording.loss.unaccounted), (15, 15));
+    let other = recording.rows.iter().find(|row| row.algorithm != "ecdsa-p256").unwrap();
+    assert_eq!((other.counted, other.kernel_success.is_empty()), (other.received, true));
 }
 
 /// Check that received and lost always add up to counted, whatever the counters say.
