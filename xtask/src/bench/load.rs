@@ -45,8 +45,8 @@ impl Service {
     /// How many comparisons of it tell a difference of a few percent.
     pub const fn rounds(self) -> usize {
         match self {
-            Self::KeyService(..) => 40,
-            Self::Nginx => 72,
+            Self::KeyService(..) => 32,
+            Self::Nginx => 60,
         }
     }
 

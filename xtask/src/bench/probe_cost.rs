@@ -1,5 +1,7 @@
 //! `probe-cost`: what a traced call costs the target.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
@@ -11,8 +13,8 @@ use super::{
     table::{Cell, Table},
     target::Target,
     tracer::Tracer,
-    yardstick::Yardstick,
 };
+use crate::process;
 
 /// To an empty pair.
 const AIM: f64 = 1.10;
@@ -66,65 +68,76 @@ impl Probe {
 #[derive(Clone, Copy)]
 struct Extent {
     rounds: usize,
-    /// In each round, beside one that is not looked at.
+    /// In each round, beside those that are not looked at.
     batches: usize,
+    /// The first ones, which bring everything into the caches.
+    warming: usize,
     /// In each batch.
     calls: u64,
 }
 
-/// Calls a function that does nothing under each probe in turn.
+/// Calls a function that does nothing under each probe in turn, and under the empty pair before and after
+/// each.
 ///
-/// All probes are attached to one and the same process, and a round has each of them: from one process
-/// to the next, and from one second to the next, the machine's speed differs by more than the probes do.
+/// All probes are attached to one and the same process: from one process to the next, and from one second
+/// to the next, the machine's speed differs by more than the probes do.
 pub fn measure(settings: &Settings) -> Result<Table> {
     let extent = Extent {
-        rounds: settings.either(24, 2),
-        batches: settings.either(9, 3),
-        calls: settings.either(20_000, 2_000),
+        rounds: settings.either(20, 2),
+        batches: settings.either(150, 9),
+        warming: settings.either(20, 2),
+        calls: 2_000,
     };
     let offset = floor::offset_of(settings, FUNCTION)?;
-    let batches = (extent.rounds * PROBES.len() * (extent.batches + 1)).to_string();
+    let turns = 2 * extent.rounds * PROBES.len();
+    let batches = (turns * (extent.warming + extent.batches)).to_string();
     let mut target =
         Target::ready(&mut settings.hot(FUNCTION, extent.calls, &["--batches", &batches]))?;
-    let yardstick = Yardstick::start(settings, None)?;
+    pin(&target)?;
+    let mut once = |probe: Probe| once(settings, probe, &mut target, extent, offset);
     let mut times = PROBES.map(|_| Vec::new());
+    // Of the empty pair, just before and after each of these.
+    let mut pairs = PROBES.map(|_| Vec::new());
     let mut missing = PROBES.map(|_| None);
+    let mut before = once(PROBES[PAIR]).context(PROBES[PAIR].name())?;
     for round in 0..extent.rounds {
-        let mut order: Vec<usize> = (0..PROBES.len()).collect();
+        let mut order: Vec<usize> = (0..PROBES.len()).filter(|index| *index != PAIR).collect();
         if round % 2 == 1 {
             order.reverse();
         }
         for index in order {
             let probe = PROBES[index];
-            match probe {
-                Probe::Peer(peer) if !peer.is_installed() => {
-                    missing[index] = Some(format!("not installed ({})", peer.package()));
-                }
-                _ => match once(settings, probe, &mut target, &yardstick, extent, offset) {
-                    Ok(ns) => times[index].push(ns),
-                    // The floors of newer kernels only; the rest must work.
-                    Err(error) if matches!(probe, Probe::Floor(_)) => {
-                        missing[index] = Some(format!("{error:#}"));
-                    }
-                    Err(error) => return Err(error).context(probe.name()),
-                },
+            if let Probe::Peer(peer) = probe
+                && !peer.is_installed()
+            {
+                missing[index] = Some(format!("not installed ({})", peer.package()));
+                continue;
             }
+            let ns = match once(probe) {
+                Ok(ns) => ns,
+                // The floors of newer kernels only; the rest must work.
+                Err(error) if matches!(probe, Probe::Floor(_)) => {
+                    missing[index] = Some(format!("{error:#}"));
+                    continue;
+                }
+                Err(error) => return Err(error).context(probe.name()),
+            };
+            let after = once(PROBES[PAIR]).context(PROBES[PAIR].name())?;
+            times[index].push(ns);
+            times[PAIR].push(after);
+            pairs[index].push(f64::midpoint(before, after));
+            pairs[PAIR].push(after);
+            before = after;
         }
     }
-    // As they would be if the CPUs were always as fast as they mostly are.
-    let pieces: Vec<f64> = times.iter().flatten().map(|(_, piece_ns)| *piece_ns).collect();
-    let usual_ns = Spread::of(&pieces).context("nothing was measured")?.median;
-    let even = |(ns, piece_ns): &(f64, f64)| ns * usual_ns / piece_ns;
-    let times = times.map(|times| times.iter().map(even).collect::<Vec<f64>>());
-    let added: Vec<Vec<f64>> = times
-        .iter()
-        .map(|time| {
-            time.iter().zip(&times[NOTHING]).map(|(time, nothing)| time - nothing).collect()
+    let nothing = Spread::of(&times[NOTHING]).context("nothing was measured")?.median;
+    let added: [Vec<f64>; PROBES.len()] =
+        times.each_ref().map(|times| times.iter().map(|ns| ns - nothing).collect());
+    let ratios: Vec<Vec<f64>> = (times.iter().zip(&pairs))
+        .map(|(times, pairs)| {
+            let both = times.iter().zip(pairs);
+            both.map(|(ns, pair_ns)| (ns - nothing) / (pair_ns - nothing)).collect()
         })
-        .collect();
-    let ratios: Vec<Vec<f64>> = added
-        .iter()
-        .map(|added_here| added_here.iter().zip(&added[PAIR]).map(|(ns, pair)| ns / pair).collect())
         .collect();
     table(&times, &added, &ratios, &missing, extent)
 }
@@ -171,33 +184,42 @@ fn table(
         }
         table.row(row);
     }
-    let Extent { rounds, batches, calls } = extent;
+    let Extent { rounds, batches, calls, .. } = extent;
     table.note(format!(
         "{calls} calls in a loop, by the clock of the program itself, {batches} times after another, \
-         of which the median counts; {rounds} rounds in turn, all in one process: median (low – \
-         high: the true median lies between these with 95 % confidence). What is added, and its \
-         ratio to the empty pair, are told within each round. Times are for as much work as a \
-         program beside it could do meanwhile on the same CPUs, which are faster or slower by the \
-         second. The function begins with a `push`, which the kernel emulates."
+         of which the median counts; {rounds} rounds in turn, all in one process on one CPU: median \
+         (low – high: the true median lies between these with 95 % confidence). The empty pair is \
+         measured again between all others: the speed of the CPU changes by the second, so each ratio is \
+         to the mean of the two just before and after. The function begins with a `push`, which the \
+         kernel emulates."
     ));
     table.note(format!(
         "Aim: at most {AIM:.2} of an empty pair. The rows before the tracer are programs that do \
          that much and nothing else. A tracer that tells each call's exact duration, thread and \
-         probe can do no less than the last of them, which keeps no state of a thread, no algorithm, \
-         no histogram and no ledger."
+         probe can do no less than the last of them, which keeps no state of a thread, no algorithm \
+         and no ledger."
     ));
     Ok(table)
 }
 
-/// Nanoseconds of a call, and of a piece of the yardstick's work meanwhile.
+/// Keeps the program on the second CPU, if there is one: the tracers' own work is elsewhere then, for all of
+/// them alike.
+fn pin(target: &Target) -> Result<()> {
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        let mut command = Command::new("taskset");
+        process::output(command.args(["-p", "-c", "1", &target.pid().to_string()]))?;
+    }
+    Ok(())
+}
+
+/// Nanoseconds of a call.
 fn once(
     settings: &Settings,
     probe: Probe,
     target: &mut Target,
-    yardstick: &Yardstick,
     extent: Extent,
     offset: u64,
-) -> Result<(f64, f64)> {
+) -> Result<f64> {
     let pid = target.pid();
     let (mut tracer, mut other) = (None, None);
     match probe {
@@ -215,14 +237,14 @@ fn once(
             other = Some(peer.attach(settings, pid, &function)?);
         }
     }
-    // The first brings everything into the caches.
-    call_ns(target, extent.calls)?;
-    let (batches, piece_ns) = yardstick.during(|| {
-        (0..extent.batches).map(|_| call_ns(target, extent.calls)).collect::<Result<Vec<f64>>>()
-    })?;
+    let mut run = |batches: usize| {
+        (0..batches).map(|_| call_ns(target, extent.calls)).collect::<Result<Vec<f64>>>()
+    };
+    run(extent.warming)?;
+    let batches = run(extent.batches)?;
     if let Some(tracer) = tracer {
         let counted = tracer.stop()?.number("/loss/counted")?;
-        let made = extent.calls * (extent.batches as u64 + 1);
+        let made = extent.calls * (extent.warming + extent.batches) as u64;
         if counted != made {
             bail!("the tracer counted {counted} of {made} calls");
         }
@@ -230,7 +252,7 @@ fn once(
     if let Some(other) = other {
         other.stop(libc::SIGINT)?;
     }
-    Ok((Spread::of(&batches).context("no batch")?.median, piece_ns))
+    Ok(Spread::of(&batches).context("no batch")?.median)
 }
 
 /// Lets `hot` make its calls; nanoseconds of each.

@@ -120,10 +120,19 @@ fn in_turn(settings: &Settings, service: Service, tools: &[Tool]) -> Result<(Run
             let attached = Attached::new(settings, load.pid()?, tool, &called);
             let attached = attached.with_context(name)?;
             let traced = load.window(WINDOW, &yardstick)?;
-            attached.stop(&mut called).with_context(name)?;
+            let stopped = attached.stop(&mut called).with_context(name);
             let after = load.window(WINDOW, &yardstick)?;
-            runs.add(&traced);
-            runs.compare([&before, &after]);
+            match stopped {
+                Ok(()) => {
+                    runs.add(&traced);
+                    runs.compare([&before, &after]);
+                }
+                // It is killed then: a peer that hangs is no reason to measure nothing.
+                Err(error) if matches!(tool, Tool::Peer(_)) => {
+                    eprintln!("xtask: left out a window: {error:#}");
+                }
+                Err(error) => return Err(error),
+            }
             untraced.add(&after);
             before = after;
         }
