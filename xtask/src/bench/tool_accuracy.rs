@@ -44,7 +44,7 @@ type Errors = BTreeMap<(usize, usize), Vec<f64>>;
 
 /// Runs the service under each tool in turn.
 pub fn measure(settings: &Settings) -> Result<Table> {
-    let (rounds, seconds) = (settings.either(3, 1), settings.either("3", "1"));
+    let (rounds, seconds) = (settings.either(7, 1), settings.either("3", "1"));
     let mut errors = Errors::new();
     let mut signatures = ALGORITHMS.map(|_| Vec::new());
     for _ in 0..rounds {
