@@ -316,7 +316,9 @@ fn lost(report: &Report) -> String {
         text.push_str(&other);
     }
     if report.operations.iter().any(|operation| operation.source == Source::KernelHistogram) {
-        text.push_str("; the table has the lost ones too, as the kernel counted them");
+        text.push_str(
+            "; the table has those that found the ring buffer full, as the kernel counted them",
+        );
     }
     text
 }

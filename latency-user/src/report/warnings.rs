@@ -91,9 +91,9 @@ fn lost(report: &Report, warnings: &mut Vec<String>) {
     let loss = &report.loss;
     if loss.records > 0 {
         warnings.push(format!(
-            "{} of {} records were lost. Their operations were counted in the kernel, so counts and \
-             percentiles miss nothing (within 0.8 %); the slowest operations and the intervals are of \
-             the records received.",
+            "{} of {} records were lost. Counts and percentiles have those that found the ring buffer \
+             full, as the kernel counted them (within 0.8 %); the slowest operations and the intervals \
+             are of the records received.",
             grouped(loss.records),
             grouped(loss.counted)
         ));
