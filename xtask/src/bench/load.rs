@@ -175,11 +175,9 @@ impl Load {
 /// wrk keeps its CPU busy whatever comes of it. With 32 connections and an RSA key nginx has no time left
 /// either (98 % of its CPU; of 8 connections with a P-256 key, 52 %): what delays it loses requests.
 fn wrk(url: &str) -> Result<Target> {
-    let has_second = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
-    let mut command = Command::new(if has_second { "taskset" } else { "wrk" });
-    if has_second {
-        command.args(["-c", "1", "wrk"]);
-    }
+    let mut command = Command::new("wrk");
     command.args(["-t", "1", "-c", "32", "-d", "1800s", "-H", "Connection: close", url]);
-    Target::busy(&mut command)
+    let wrk = Target::busy(&mut command)?;
+    wrk.keep_on_second_cpu()?;
+    Ok(wrk)
 }

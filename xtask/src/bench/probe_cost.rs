@@ -1,7 +1,5 @@
 //! `probe-cost`: what a traced call costs the target.
 
-use std::process::Command;
-
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
@@ -14,7 +12,6 @@ use super::{
     target::Target,
     tracer::Tracer,
 };
-use crate::process;
 
 /// To an empty pair.
 const AIM: f64 = 1.10;
@@ -93,7 +90,8 @@ pub fn measure(settings: &Settings) -> Result<Table> {
     let batches = (turns * (extent.warming + extent.batches)).to_string();
     let mut target =
         Target::ready(&mut settings.hot(FUNCTION, extent.calls, &["--batches", &batches]))?;
-    pin(&target)?;
+    // The tracers' own work is elsewhere then, for all of them alike.
+    target.keep_on_second_cpu()?;
     let mut once = |probe: Probe| once(settings, probe, &mut target, extent, offset);
     let mut times = PROBES.map(|_| Vec::new());
     // Of the empty pair, just before and after each of these.
@@ -200,16 +198,6 @@ fn table(
          and no ledger."
     ));
     Ok(table)
-}
-
-/// Keeps the program on the second CPU, if there is one: the tracers' own work is elsewhere then, for all of
-/// them alike.
-fn pin(target: &Target) -> Result<()> {
-    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
-        let mut command = Command::new("taskset");
-        process::output(command.args(["-p", "-c", "1", &target.pid().to_string()]))?;
-    }
-    Ok(())
 }
 
 /// Nanoseconds of a call.

@@ -93,7 +93,7 @@ pub fn measure(settings: &Settings) -> Result<Table> {
             table.row([Cell::text(service.name())].into_iter().chain(row).collect());
         }
     }
-    notes(&mut table, settings, &tools);
+    notes(&mut table, settings);
     Ok(table)
 }
 
@@ -171,17 +171,16 @@ fn rows(tools: &[Tool], untraced: &Runs, runs: &[Runs]) -> Vec<Vec<Cell>> {
     rows
 }
 
-fn notes(table: &mut Table, settings: &Settings, tools: &[Tool]) {
-    let rounds = |tool: &Tool| SERVICES.map(|service| tool.rounds(settings, service).to_string());
-    let most = |tool: Option<&Tool>| tool.map(rounds).unwrap_or_default();
-    let is_alone = |tool: &&Tool| matches!(tool, Tool::LatencyAlone);
+fn notes(table: &mut Table, settings: &Settings) {
+    let most = SERVICES.map(|service| Tool::Latency.rounds(settings, service).to_string());
+    let [any, ..] = SERVICES;
     table.note(format!(
         "{} rounds of the services, by how much their speed changes of itself, {} with --no-ledger and {} for \
          each single peer, the tools in turn, there and back, attached to one and the same process for {} ms. \
          What is lost is told against the untraced times of the same length just before and after.",
-        most(tools.first()).join(", "),
-        most(tools.iter().find(is_alone))[0],
-        most(tools.last())[0],
+        most.join(", "),
+        Tool::LatencyAlone.rounds(settings, any),
+        Tool::Peer(Peer::ALL[0]).rounds(settings, any),
         WINDOW.as_millis()
     ));
     table.note(

@@ -11,6 +11,8 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use crate::process;
+
 /// How long a program may take to say something.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -111,6 +113,15 @@ impl Target {
         std::thread::sleep(Duration::from_millis(500));
         target.still_runs()?;
         Ok(target)
+    }
+
+    /// Keeps all its threads on the second CPU, if there is one.
+    pub fn keep_on_second_cpu(&self) -> Result<()> {
+        if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+            let mut command = Command::new("taskset");
+            process::output(command.args(["-a", "-p", "-c", "1", &self.pid().to_string()]))?;
+        }
+        Ok(())
     }
 
     /// Makes sure that it has not ended by itself.
