@@ -1,5 +1,6 @@
 //! The command line: drives the other modules, prints what they say, sets the exit status.
 
+mod alarm;
 mod args;
 mod command;
 mod describe;

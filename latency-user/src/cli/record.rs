@@ -9,8 +9,8 @@ use latency_common::counter::Counter;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::alarm::{Alarm, Every};
 use super::args::{ProbeArgs, RecordArgs};
 use super::command::{self, Started};
 use super::describe::{children_note, header, library, probe_info, skipped_info};
@@ -225,14 +225,14 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     }
 
     let mut pace = Pace::new(args.ring_size);
-    let mut drain = std::pin::pin!(sleep(pace.after(0)));
-    let mut live = interval(args.interval.max(Duration::from_millis(50)));
-    let mut rescan = interval(RESCAN_INTERVAL);
-    for ticks in [&mut live, &mut rescan] {
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks.reset();
-    }
-    let deadline = args.duration.map(|duration| tokio::time::Instant::now() + duration);
+    let begun = Instant::now();
+    let mut live = Every::new(args.interval.max(Duration::from_millis(50)), begun);
+    let mut rescan = Every::new(RESCAN_INTERVAL, begun);
+    let deadline = args.duration.map(|duration| begun + duration);
+    // All that has its time comes with the next look into the ring buffer: every wake-up takes the CPU from
+    // the target.
+    let mut alarm = Alarm::new().context("cannot set a timer")?;
+    alarm.set(begun, pace.after(0), deadline).context("cannot set a timer")?;
     let ended_by = loop {
         tokio::select! {
             biased;
@@ -244,13 +244,21 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
                 }
                 break EndedBy::Signal;
             }
-            () = until(deadline) => break EndedBy::Duration,
-            () = &mut drain => {
+            rung = alarm.rings() => {
+                rung.context("cannot wait for a timer")?;
                 let wait = pace.after(tracing.drain());
-                drain.as_mut().reset(tokio::time::Instant::now() + wait);
+                let now = Instant::now();
+                if deadline.is_some_and(|deadline| deadline <= now) {
+                    break EndedBy::Duration;
+                }
+                if live.is_due(now) {
+                    tracing.show_live();
+                }
+                if rescan.is_due(now) {
+                    tracing.rescan();
+                }
+                alarm.set(Instant::now(), wait, deadline).context("cannot set a timer")?;
             }
-            _ = live.tick() => tracing.show_live(),
-            _ = rescan.tick() => tracing.rescan(),
             Some(()) = user1.recv() => tracing.interim()?,
             Some(()) = flush_log(logger.as_mut()) => {}
             _ = pidfd.readable() => break EndedBy::TargetExit,
@@ -264,14 +272,6 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
         _ = interrupt.recv() => Ok(128 + libc::SIGINT as u8),
         _ = terminate.recv() => Ok(128 + libc::SIGTERM as u8),
         _ = pidfd.readable() => Ok(started.wait()? as u8),
-    }
-}
-
-/// Waits for the deadline; for ever if there is none.
-async fn until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 

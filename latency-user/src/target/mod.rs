@@ -81,6 +81,8 @@ pub struct Target {
     seen: HashSet<FileId>,
     /// /proc/PID/maps as of the last scan; empty when that is to be looked at again.
     last_maps: Vec<u8>,
+    /// What the next scan reads into: with room for all of it, that takes a few calls.
+    next_maps: Vec<u8>,
 }
 
 impl fmt::Debug for Target {
@@ -165,6 +167,7 @@ impl Target {
             wanted,
             seen: HashSet::new(),
             last_maps: Vec::new(),
+            next_maps: Vec::new(),
         };
         if status.seccomp != 0 {
             target.hazards.push(Hazard::Seccomp { mode: status.seccomp });
@@ -195,15 +198,15 @@ impl Target {
     /// [`TargetError::Exited`] once the process has ended; a permission error if it may no
     /// longer be read.
     pub fn rescan(&mut self) -> Result<Vec<usize>, TargetError> {
-        let maps = process::read(self.pid, "maps")?;
+        process::read_into(self.pid, "maps", &mut self.next_maps)?;
         if !self.same_process() {
             return Err(TargetError::Exited(self.pid));
         }
-        if maps == self.last_maps {
+        if self.next_maps == self.last_maps {
             return Ok(Vec::new());
         }
         let mut is_whole = true;
-        let mappings: Vec<Mapping> = maps::parse(&maps).collect();
+        let mappings: Vec<Mapping> = maps::parse(&self.next_maps).collect();
         let mut new = Vec::new();
         for mapping in &mappings {
             let is_file = mapping.is_executable() && mapping.file.inode != 0;
@@ -245,7 +248,10 @@ impl Target {
         if *self.last_mappings != mappings {
             self.last_mappings = Arc::new(mappings);
         }
-        self.last_maps = if is_whole { maps } else { Vec::new() };
+        std::mem::swap(&mut self.last_maps, &mut self.next_maps);
+        if !is_whole {
+            self.last_maps.clear();
+        }
         Ok(new)
     }
 

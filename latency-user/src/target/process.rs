@@ -1,6 +1,6 @@
 //! What /proc says of a process besides its mappings.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
@@ -85,8 +85,18 @@ pub(crate) fn parse_status(status: &[u8]) -> Option<Status> {
 
 /// Reads a file of the process's directory.
 pub(crate) fn read(pid: u32, name: &str) -> Result<Vec<u8>, TargetError> {
+    let mut bytes = Vec::new();
+    read_into(pid, name, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Replaces what is in `bytes` by a file of the process's.
+pub(crate) fn read_into(pid: u32, name: &str, bytes: &mut Vec<u8>) -> Result<(), TargetError> {
+    bytes.clear();
     let path = format!("/proc/{pid}/{name}");
-    std::fs::read(&path).map_err(|error| TargetError::reading(pid, path, error))
+    // A file of /proc has no size to ask for.
+    let read = std::fs::File::open(&path).and_then(|file| file.take(u64::MAX).read_to_end(bytes));
+    read.map(|_| ()).map_err(|error| TargetError::reading(pid, path, error))
 }
 
 pub(crate) fn read_stat(pid: u32) -> Result<Stat, TargetError> {
