@@ -1,9 +1,10 @@
 /* yardstick: how fast the CPUs are at the moment, which in a virtual machine changes by tens of percent with
  * what other machines do on the same cores.
  *
- * `yardstick [CPU]`: a thread on each CPU, or on that one, wakes up every millisecond and does one and the
- * same piece of work, some 25 us of the multiplications that elliptic curves are made of, before everything
- * else that wants the CPU. Every 20 ms `progress: PIECES TIME_NS CPU_NS` on stderr tells the pieces so far,
+ * `yardstick [CPU]`: a thread on each CPU, or on that one, wakes up every 10 ms and does one and the same
+ * piece of work, some 250 us of the multiplications that elliptic curves are made of, before everything else
+ * that wants the CPU. Seldom: each turn is two switches, and a tracer of switches is to be measured, not what
+ * it tells of this one. Every 20 ms `progress: PIECES TIME_NS CPU_NS` on stderr tells the pieces so far,
  * CLOCK_MONOTONIC, and the CPU time that the pieces took. */
 #define _GNU_SOURCE
 #include "workload.h"
@@ -15,7 +16,7 @@
 #include <time.h>
 
 #define LIMBS 4
-#define MULTIPLICATIONS 1000
+#define MULTIPLICATIONS 10000
 
 static _Atomic uint64_t pieces, spent_ns;
 
@@ -48,7 +49,7 @@ static void *measure(void *argument)
     if (sched_setscheduler(0, SCHED_FIFO, &first) != 0)
         die("yardstick: SCHED_FIFO: %s", strerror(errno));
     uint64_t number[LIMBS] = { 1, 2, 3, 4 };
-    struct timespec pause = { .tv_nsec = 1000000 };
+    struct timespec pause = { .tv_nsec = 10000000 };
     for (;;) {
         nanosleep(&pause, NULL);
         uint64_t begin = clock_ns(CLOCK_THREAD_CPUTIME_ID);

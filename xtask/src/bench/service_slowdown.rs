@@ -185,7 +185,7 @@ fn notes(table: &mut Table, settings: &Settings) {
     ));
     table.note(
         "A CPU of a virtual machine is faster or slower by the second, with what its neighbours do. So a program \
-         beside the service does one and the same piece of work a thousand times a second on each of its CPUs, \
+         beside the service does one and the same piece of work a hundred times a second on each of its CPUs, \
          for about 2.5 % of it, and all comparisons are of requests, and of CPU time, for as much work as the \
          CPUs could do meanwhile. The two columns of requests/s and CPU time are as measured.",
     );
