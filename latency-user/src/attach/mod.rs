@@ -1,6 +1,7 @@
 //! Loading the eBPF object, attaching its programs to the target, and detaching them on drop.
 
 mod counts;
+mod error;
 mod mode;
 mod namespace;
 mod object;
@@ -19,9 +20,9 @@ use aya::maps::{Array, MapData, RingBuf};
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
 use aya::programs::{RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfLoader};
-use thiserror::Error;
 
 pub use counts::{KernelCounts, SlotCounts};
+pub use error::AttachError;
 pub use mode::Mode;
 pub use profile::SampleClock;
 pub use scheduler::monotonic_ns;
@@ -44,53 +45,6 @@ const HISTOGRAM_BUDGET_BYTES: usize = 64 << 20;
 
 /// Most probes that one session can hold.
 const MAX_PROBES: u32 = crate::plan::MAX_PROBES as u32;
-
-/// Why the target could not be traced.
-#[derive(Debug, Error)]
-pub enum AttachError {
-    /// The caller lacks the rights.
-    #[error(
-        "the kernel refused {action}: this needs root, or CAP_BPF and CAP_PERFMON; run it with \
-         sudo{lockdown}"
-    )]
-    NotPermitted {
-        /// What was refused.
-        action: String,
-        /// The kernel's answer.
-        source: std::io::Error,
-        /// More to say when kernel lockdown is on.
-        lockdown: &'static str,
-    },
-    /// The kernel refused for another reason.
-    #[error("the kernel refused {action}{hint}")]
-    Refused {
-        /// What was refused.
-        action: String,
-        /// The kernel's answer.
-        source: std::io::Error,
-        /// What may help.
-        hint: &'static str,
-    },
-    /// The eBPF object does not load.
-    #[error("the eBPF object could not be loaded: {0}")]
-    Object(String),
-    /// A fact of the kernel is missing.
-    #[error(transparent)]
-    Facts(#[from] crate::plan::kernel::FactError),
-    /// The kernel's verifier rejected a program.
-    #[error(
-        "the kernel's verifier rejected the program `{program}`; please report this with `uname -r` \
-         and the log:\n{log}\n"
-    )]
-    Verifier {
-        /// The program.
-        program: String,
-        /// The kernel's answer.
-        source: std::io::Error,
-        /// The end of the verifier's log.
-        log: String,
-    },
-}
 
 /// What the programs must know before they are loaded.
 #[derive(Clone, Debug)]

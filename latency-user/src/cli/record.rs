@@ -1,5 +1,7 @@
 //! `latency record`: look at the target, plan, attach, drain until the end, report, detach.
 
+mod libraries;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,12 +15,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::alarm::{Alarm, Every};
 use super::args::{ProbeArgs, RecordArgs};
 use super::command::{self, Started};
-use super::describe::{children_note, header, library, probe_info, skipped_info};
+use super::describe::{children_note, header, skipped_info};
 use super::live::{Live, Printer};
 use super::report::{render, write_report};
 use super::scheduler::Scheduler;
 use super::{own, profile};
-use crate::attach::{self, KernelCounts, Mode, Session, Settings, Site};
+use crate::attach::{self, KernelCounts, Mode, Session, Settings};
 use crate::plan::{Options, Plan, UserProbe};
 use crate::recording::{self, EndedBy, Finish, Header, Recording, RecordingBuilder, RecordingFile};
 use crate::stream::{Pace, Record, Stream};
@@ -287,26 +289,6 @@ async fn flush_log(
 }
 
 impl Tracing<'_> {
-    /// Attaches what the plan has gained, file by file.
-    fn attach_new(&mut self) -> Result<()> {
-        let new = &self.plan.probes[self.attached..];
-        let mut files: Vec<usize> = new.iter().map(|probe| probe.file).collect();
-        files.dedup();
-        for index in files {
-            let sites: Vec<Site> = new
-                .iter()
-                .filter(|probe| probe.file == index)
-                .map(|probe| Site { offset: probe.site_offset, cookie: probe.cookie.pack() })
-                .collect();
-            let file = &self.target.files[index];
-            self.session
-                .attach(&file.file, &sites)
-                .with_context(|| format!("cannot probe {}", file.path.display()))?;
-        }
-        self.attached = self.plan.probes.len();
-        Ok(())
-    }
-
     /// Begins to sample, if that is ready by now or `wait` is set.
     fn sample(&mut self, wait: bool) {
         let (session, builder) = (&mut self.session, &mut self.builder);
@@ -341,52 +323,6 @@ impl Tracing<'_> {
             busiest: busiest.as_ref().map(|(name, p50, p99)| (name.as_str(), *p50, *p99)),
             lost,
         });
-    }
-
-    /// Looks for libraries loaded since, and probes them.
-    fn rescan(&mut self) {
-        // A target that is gone ends the run by its pidfd.
-        let Ok(new) = self.target.rescan() else { return };
-        self.scheduler.see(&self.target);
-        if let Err(error) = self.scheduler.refresh(&self.target, &mut self.session) {
-            self.warn(format!("stacks through files loaded now may be cut short: {error:#}"));
-        }
-        if new.is_empty() {
-            return;
-        }
-        let operations = self.plan.operations.len();
-        let warned = self.plan.warnings.len();
-        self.plan.extend(&self.target.files);
-        if self.plan.probes.len() == self.attached {
-            return;
-        }
-        if let Err(error) = refuse_hazards(&self.target, &self.plan) {
-            self.warn(format!("{error:#}"));
-            self.plan.probes.truncate(self.attached);
-            return;
-        }
-        let names: Vec<String> =
-            new.iter().map(|index| self.target.files[*index].path.display().to_string()).collect();
-        let late = format!(
-            "{} was loaded {:.1} s after the start: its operations before that are not counted",
-            names.join(", "),
-            self.started.elapsed().as_secs_f64()
-        );
-        let before = self.attached;
-        if let Err(error) = self.attach_new() {
-            self.plan.probes.truncate(before);
-            self.warn(format!("{error:#}"));
-            return;
-        }
-        self.builder.extend_operations(self.plan.operations[operations..].iter().cloned());
-        let late = std::iter::once(late).chain(self.plan.warnings[warned..].iter().cloned());
-        for warning in late.collect::<Vec<_>>() {
-            self.warn(warning);
-        }
-        let files = &self.target.files;
-        self.builder
-            .extend_probes(self.plan.probes[before..].iter().map(|probe| probe_info(probe, files)));
-        self.builder.extend_libraries(new.iter().filter_map(|index| library(&files[*index])));
     }
 
     fn warn(&mut self, text: String) {
