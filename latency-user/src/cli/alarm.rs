@@ -33,23 +33,19 @@ impl Alarm {
         Ok(Self { timer })
     }
 
-    /// Rings after `wait` from `now`, or at `latest` if that is before; at once if it is past.
+    /// Rings at that time; at once if it is past.
     ///
     /// # Errors
     /// The kernel refuses; it has no reason to.
-    pub fn set(&mut self, now: Instant, wait: Duration, latest: Option<Instant>) -> io::Result<()> {
-        let wait = match latest {
-            Some(latest) => wait.min(latest.saturating_duration_since(now)),
-            None => wait,
-        };
+    pub fn set(&mut self, time: Instant) -> io::Result<()> {
         // 0 would turn it off.
-        let wait = wait.max(Duration::from_nanos(1));
+        let wait = time.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
         let value = libc::timespec {
             tv_sec: wait.as_secs().try_into().unwrap_or(libc::time_t::MAX),
             tv_nsec: wait.subsec_nanos().into(),
         };
-        let once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let setting = libc::itimerspec { it_interval: once, it_value: value };
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = libc::itimerspec { it_interval: never, it_value: value };
         let timer = self.timer.get_ref().as_raw_fd();
         // SAFETY: `setting` outlives the call; the old setting is not asked for.
         match unsafe { libc::timerfd_settime(timer, 0, &raw const setting, std::ptr::null_mut()) } {
@@ -130,21 +126,16 @@ mod tests {
     #[test]
     fn rings_once() {
         with_alarm(async |mut alarm| {
-            let hour = Duration::from_secs(3600);
+            let begun = Instant::now();
             for wait in [0, 1, 20] {
-                let (begun, wait) = (Instant::now(), Duration::from_millis(wait));
-                alarm.set(begun, wait, None).unwrap();
+                let time = Instant::now() + Duration::from_millis(wait);
+                alarm.set(time).unwrap();
                 alarm.rings().await.unwrap();
-                assert!(begun.elapsed() >= wait);
+                assert!(Instant::now() >= time);
                 let again = tokio::time::timeout(Duration::from_millis(30), alarm.rings()).await;
                 assert!(again.is_err(), "rang twice");
             }
-            let begun = Instant::now();
-            let latest = begun + Duration::from_millis(20);
-            alarm.set(begun, hour, Some(latest)).unwrap();
-            alarm.rings().await.unwrap();
-            assert!(Instant::now() >= latest);
-            alarm.set(Instant::now(), hour, Some(begun)).unwrap();
+            alarm.set(begun).unwrap();
             alarm.rings().await.unwrap();
         });
     }
@@ -153,14 +144,12 @@ mod tests {
     #[test]
     fn set_again() {
         with_alarm(async |mut alarm| {
-            let now = Instant::now();
-            alarm.set(now, Duration::from_millis(1), None).unwrap();
+            alarm.set(Instant::now() + Duration::from_millis(1)).unwrap();
             std::thread::sleep(Duration::from_millis(5));
-            let wait = Duration::from_millis(30);
-            let begun = Instant::now();
-            alarm.set(begun, wait, None).unwrap();
+            let time = Instant::now() + Duration::from_millis(30);
+            alarm.set(time).unwrap();
             alarm.rings().await.unwrap();
-            assert!(begun.elapsed() >= wait);
+            assert!(Instant::now() >= time);
         });
     }
 }

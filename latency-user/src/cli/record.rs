@@ -51,7 +51,7 @@ pub fn run(args: &RecordArgs, verbose: bool) -> Result<u8> {
     // After the command was started: its limits are its caller's.
     own::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
+        .enable_io()
         .build()
         .context("cannot start the event loop")?;
     runtime.block_on(trace(args, command.as_mut(), verbose))
@@ -231,10 +231,11 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let mut live = Every::new(args.interval.max(Duration::from_millis(50)), begun);
     let mut rescan = Every::new(RESCAN_INTERVAL, begun);
     let deadline = args.duration.map(|duration| begun + duration);
+    let or_deadline = |time: Instant| deadline.map_or(time, |deadline| time.min(deadline));
     // All that has its time comes with the next look into the ring buffer: every wake-up takes the CPU from
     // the target.
     let mut alarm = Alarm::new().context("cannot set a timer")?;
-    alarm.set(begun, pace.after(0), deadline).context("cannot set a timer")?;
+    alarm.set(or_deadline(begun + pace.after(0))).context("cannot set a timer")?;
     let ended_by = loop {
         tokio::select! {
             biased;
@@ -249,6 +250,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
             rung = alarm.rings() => {
                 rung.context("cannot wait for a timer")?;
                 let wait = pace.after(tracing.drain());
+                // The next look is due from here on, however long the rest takes.
                 let now = Instant::now();
                 if deadline.is_some_and(|deadline| deadline <= now) {
                     break EndedBy::Duration;
@@ -259,7 +261,7 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
                 if rescan.is_due(now) {
                     tracing.rescan();
                 }
-                alarm.set(Instant::now(), wait, deadline).context("cannot set a timer")?;
+                alarm.set(or_deadline(now + wait)).context("cannot set a timer")?;
             }
             Some(()) = user1.recv() => tracing.interim()?,
             Some(()) = flush_log(logger.as_mut()) => {}
