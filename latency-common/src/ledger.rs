@@ -229,6 +229,14 @@ impl Timeline {
         }
     }
 
+    /// When a call begins whose entry was seen at `start_ns`, by a program of the thread's own: then, or
+    /// when the thread came back, if it was switched out in the midst of that program. That wait
+    /// was told of as one outside of the call, so it is none of the call's time.
+    #[inline(always)]
+    pub const fn begin_ns(&self, start_ns: u64) -> u64 {
+        if self.since_ns > start_ns { self.since_ns } else { start_ns }
+    }
+
     /// The ledger closed at `end_ns`, and the end that it sums to: `end_ns`, or later if the
     /// thread was switched out between reading the clock and now.
     #[inline(always)]
@@ -409,8 +417,8 @@ pub struct Base {
 const _: () = assert!(size_of::<Base>() == 96);
 
 impl Base {
-    /// A call begins, with the task's minor and major page faults so far. Comes after
-    /// [`Timeline::runs`]. If the sequence is no longer this one when the call is marked as open, a
+    /// A call begins, with the task's minor and major page faults so far, at a
+    /// [`Timeline::begin_ns`] of the same sequence. Comes after [`Timeline::runs`]. If the sequence is no longer this one when the call is marked as open, a
     /// switch may not have kept the ledger, and this has to be said again.
     #[inline(always)]
     pub fn mark(&mut self, sequence: u32, faults: [u32; 2]) {
@@ -423,24 +431,15 @@ impl Base {
     pub fn keep(&mut self, timeline: &Timeline, start_ns: u64) {
         if self.sequence == timeline.sequence {
             let [minor_faults, major_faults] = self.faults;
-            let ran_ns = Self::ran_ns(timeline, start_ns);
             let ledger = timeline.ledger;
+            let ran_ns = start_ns.wrapping_sub(timeline.since_ns);
             self.ledger = Ledger {
-                on_cpu_ns: ledger.on_cpu_ns.wrapping_add(ran_ns - timeline.since_ns),
-                preempted_ns: ledger.preempted_ns.wrapping_sub(ran_ns - start_ns),
+                on_cpu_ns: ledger.on_cpu_ns.wrapping_add(ran_ns),
                 minor_faults,
                 major_faults,
                 ..ledger
             };
         }
-    }
-
-    /// Since when the thread has run, if it was not switched out since the begin. Later than that if a
-    /// switch came between the entry and the begin: a program is preempted, it never blocks. Its
-    /// time before that, less than a microsecond, is not worth another clock reading.
-    #[inline(always)]
-    const fn ran_ns(timeline: &Timeline, start_ns: u64) -> u64 {
-        if timeline.since_ns > start_ns { timeline.since_ns } else { start_ns }
     }
 
     /// The ledger from `start_ns`, when the call began, to `end_ns`, with the task's page faults so
@@ -459,11 +458,9 @@ impl Base {
             return (Ledger { minor_faults, major_faults, ..ledger }.since(&self.ledger), end_ns);
         }
         // Not switched since: as the other way would have it, without its 80 bytes twice.
-        let ran_ns = Self::ran_ns(timeline, start_ns);
-        let end_ns = if end_ns < ran_ns { ran_ns } else { end_ns };
+        let end_ns = if end_ns < start_ns { start_ns } else { end_ns };
         let ledger = Ledger {
-            on_cpu_ns: end_ns - ran_ns,
-            preempted_ns: ran_ns - start_ns,
+            on_cpu_ns: end_ns - start_ns,
             minor_faults: minor_faults.wrapping_sub(self.faults[0]),
             major_faults: major_faults.wrapping_sub(self.faults[1]),
             ..Ledger::ZERO
@@ -471,20 +468,12 @@ impl Base {
         (ledger, end_ns)
     }
 
-    /// The minor page faults since `start_ns`, when the call began, if that and its duration are all that its
+    /// The minor page faults since the call began, if that and its duration are all that its
     /// ledger has to tell so far: it was on the CPU throughout, and nothing was read from a disk.
     #[inline(always)]
-    pub const fn undisturbed(
-        &self,
-        timeline: &Timeline,
-        start_ns: u64,
-        faults: [u32; 2],
-    ) -> Option<u32> {
+    pub const fn undisturbed(&self, timeline: &Timeline, faults: [u32; 2]) -> Option<u32> {
         let [minor_faults, major_faults] = faults;
-        if self.sequence == timeline.sequence
-            && timeline.since_ns <= start_ns
-            && major_faults == self.faults[1]
-        {
+        if self.sequence == timeline.sequence && major_faults == self.faults[1] {
             Some(minor_faults.wrapping_sub(self.faults[0]))
         } else {
             None

@@ -10,7 +10,7 @@ use aya_log_ebpf::debug;
 use latency_common::algorithm::AlgorithmId;
 use latency_common::counter::Counter;
 use latency_common::ledger::Ledger;
-use latency_common::operation::{Entry, OpenCall, Return};
+use latency_common::operation::{Entry, Return};
 use latency_common::probe::{ProbeCookie, is_request, probe_of};
 use latency_common::record::{BriefRecord, OperationRecord, SlotKey, kind, outcome};
 use latency_common::thread::ThreadState;
@@ -109,9 +109,8 @@ pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: impl FnOnce() 
         }
     }
     // SAFETY: as in `enter`.
-    let call = unsafe { &mut (*thread).call };
-    match call.leave(regs.rsp) {
-        Return::Outermost(call) => complete(ctx, &current, thread, &call, regs.rax),
+    match unsafe { (*thread).call.leave(regs.rsp) } {
+        Return::Outermost => complete(ctx, &current, thread, regs.rax),
         Return::Abandoned => count(Counter::Abandoned),
         // The chained return of a function that was tail-called comes after its caller's.
         Return::Unmatched | Return::Nested => {}
@@ -119,13 +118,9 @@ pub fn leave<C: EbpfContext>(ctx: &C, regs: *mut pt_regs, cookie: impl FnOnce() 
 }
 
 #[inline(always)]
-fn complete<C: EbpfContext>(
-    ctx: &C,
-    current: &Current,
-    thread: *mut ThreadState,
-    call: &OpenCall,
-    value: u64,
-) {
+fn complete<C: EbpfContext>(ctx: &C, current: &Current, thread: *mut ThreadState, value: u64) {
+    // SAFETY: a part of the current thread's entry, that only its own programs write.
+    let call = unsafe { &(*thread).call };
     let described = ProbeCookie::unpack(call.cookie);
     let signature_bytes = match call.signature_bytes(value, read_user) {
         Ok(bytes) => bytes,
@@ -175,9 +170,9 @@ fn complete<C: EbpfContext>(
 #[inline(always)]
 fn send_brief(thread: *mut ThreadState, task: Task, brief: &BriefRecord) -> Option<u64> {
     // SAFETY: the current thread's entry.
-    let base = unsafe { &raw const (*thread).call_base };
+    let (call, base) = unsafe { (&raw mut (*thread).call, &raw const (*thread).call_base) };
     // SAFETY: as above.
-    let minor_faults = unsafe { threads::undisturbed(thread, base, task, brief.start_ns) }?;
+    let minor_faults = unsafe { threads::undisturbed(thread, base, task) }?;
     let mut entry = RECORDS.reserve::<BriefRecord>(0);
     let mut has_entry = 0_u64;
     if let Some(entry) = &mut entry {
@@ -187,7 +182,7 @@ fn send_brief(thread: *mut ThreadState, task: Task, brief: &BriefRecord) -> Opti
     hide(&mut has_entry);
     // Everything else is done, and what is written from here on is in the cache.
     // SAFETY: as above.
-    let duration_ns = unsafe { threads::close_undisturbed(thread, base, brief.start_ns) };
+    let duration_ns = unsafe { threads::close_undisturbed(thread, call, base, brief.start_ns) };
     if has_entry == 0 {
         core::mem::forget(entry);
         if let Some(duration_ns) = duration_ns {
@@ -224,8 +219,10 @@ fn send_brief(thread: *mut ThreadState, task: Task, brief: &BriefRecord) -> Opti
 fn send_whole(thread: *mut ThreadState, task: Task, brief: &BriefRecord, tgid: u32) -> u64 {
     let entry = RECORDS.reserve::<OperationRecord>(0);
     // SAFETY: the current thread's entry.
-    let (ledger, duration_ns) =
-        unsafe { threads::close(thread, &raw const (*thread).call_base, task, brief.start_ns) };
+    let (ledger, duration_ns) = unsafe {
+        let (call, base) = (&raw mut (*thread).call, &raw const (*thread).call_base);
+        threads::close(thread, call, base, task, brief.start_ns)
+    };
     match entry {
         Some(mut entry) => {
             entry.write(brief.with(tgid, duration_ns, ledger));

@@ -91,8 +91,9 @@ pub unsafe fn add_operation(
 #[inline(always)]
 pub unsafe fn leave(current: &Current, thread: *mut ThreadState, sp: u64) {
     // SAFETY: as above.
-    match unsafe { (*thread).request.leave(sp) } {
-        Return::Outermost(request) => {
+    let request = unsafe { &mut (*thread).request };
+    match request.leave(sp) {
+        Return::Outermost => {
             complete(thread, request.start_ns, request.cookie, current.tgid, current.tid);
         }
         Return::Abandoned => count(Counter::Abandoned),
@@ -109,8 +110,8 @@ fn complete(thread: *mut ThreadState, start_ns: u64, cookie: u64, tgid: u32, tid
     let entry = RECORDS.reserve::<RequestRecord>(0);
     // SAFETY: the current thread's entry.
     let (ledger, duration_ns) = unsafe {
-        let base = &raw const (*thread).request_base;
-        threads::close(thread, base, Task::current_or_none(), start_ns)
+        let (request, base) = (&raw mut (*thread).request, &raw const (*thread).request_base);
+        threads::close(thread, request, base, Task::current_or_none(), start_ns)
     };
     match entry {
         Some(mut entry) => {

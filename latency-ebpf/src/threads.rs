@@ -164,8 +164,8 @@ pub fn recover(thread: &mut ThreadState, task: Task, now_ns: u64) {
     }
 }
 
-/// Opens a call of the current thread's that began at `start_ns`, all of which but its time is written
-/// already.
+/// Opens a call of the current thread's whose entry was seen at `start_ns`, all of which but its time is
+/// written already.
 ///
 /// # Safety
 /// `call` and `base` are parts of `thread`, the current thread's entry, and `task` is its task.
@@ -178,9 +178,9 @@ pub unsafe fn open(
     start_ns: u64,
 ) {
     // SAFETY: as in `notice_missed_switch`. Volatile: a switch that comes between looks at it.
-    let mark_open = || unsafe { (&raw mut (*call).start_ns).write_volatile(start_ns) };
+    let mark_open = |start_ns| unsafe { (&raw mut (*call).start_ns).write_volatile(start_ns) };
     if !globals::ledger() {
-        mark_open();
+        mark_open(start_ns);
         return;
     }
     // SAFETY: as in `notice_missed_switch`.
@@ -189,9 +189,12 @@ pub unsafe fn open(
     let mut sequence = sequence_of(thread);
     for _ in 0..ATTEMPTS {
         // SAFETY: the caller's.
-        unsafe { (*base).mark(sequence, faults) };
+        let begin_ns = unsafe {
+            (*base).mark(sequence, faults);
+            (*thread).timeline.begin_ns(start_ns)
+        };
         compiler_fence(Ordering::SeqCst);
-        mark_open();
+        mark_open(begin_ns);
         let now = sequence_of(thread);
         if now == sequence {
             break;
@@ -200,8 +203,8 @@ pub unsafe fn open(
     }
 }
 
-/// The minor page faults of the current thread's call that began at `start_ns` with `base`, if that is all
-/// that its ledger would tell beside its duration; 0 if no ledger is kept.
+/// The minor page faults of the current thread's call that began with `base`, if that is all that its
+/// ledger would tell beside its duration; 0 if no ledger is kept.
 ///
 /// # Safety
 /// As for [`close`].
@@ -210,45 +213,55 @@ pub unsafe fn undisturbed(
     thread: *const ThreadState,
     base: *const Base,
     task: Task,
-    start_ns: u64,
 ) -> Option<u32> {
     if !globals::ledger() {
         return Some(0);
     }
     // SAFETY: the caller's; as in `notice_missed_switch`.
-    unsafe { (*base).undisturbed(&(*thread).timeline, start_ns, task.faults()) }
+    unsafe { (*base).undisturbed(&(*thread).timeline, task.faults()) }
 }
 
-/// The duration of the current thread's call until now, in nanoseconds, if it is undisturbed still.
+/// Closes the current thread's call if it is undisturbed still; its duration in nanoseconds.
 ///
 /// # Safety
 /// As for [`close`].
 #[inline(always)]
 pub unsafe fn close_undisturbed(
     thread: *const ThreadState,
+    call: *mut OpenCall,
     base: *const Base,
     start_ns: u64,
 ) -> Option<u64> {
     let duration_ns = elapsed_since(start_ns);
     // SAFETY: the caller's.
-    (!globals::ledger() || sequence_of(thread) == unsafe { (*base).sequence })
-        .then_some(duration_ns)
+    if globals::ledger() && sequence_of(thread) != unsafe { (*base).sequence } {
+        return None;
+    }
+    // SAFETY: the caller's.
+    unsafe { (*call).close() };
+    Some(duration_ns)
 }
 
-/// The ledger of the current thread's call that began at `start_ns` with `base`, and its duration
-/// until now, in nanoseconds.
+/// Closes the current thread's call that began at `start_ns` with `base`; its ledger, and its duration in
+/// nanoseconds.
+///
+/// It is closed after its ledger is: a switch between has to keep the ledger of the begin, and its
+/// wait is in both the call and its ledger.
 ///
 /// # Safety
-/// `base` is a part of `thread`, the current thread's entry, and `task` is its task.
+/// `call` and `base` are parts of `thread`, the current thread's entry, and `task` is its task.
 #[inline(always)]
 pub unsafe fn close(
     thread: *mut ThreadState,
+    call: *mut OpenCall,
     base: *const Base,
     task: Task,
     start_ns: u64,
 ) -> (Ledger, u64) {
     if !globals::ledger() {
         let duration_ns = elapsed_since(start_ns);
+        // SAFETY: the caller's.
+        unsafe { (*call).close() };
         return (Ledger::untold(duration_ns), duration_ns);
     }
     let faults = task.faults();
@@ -263,6 +276,8 @@ pub unsafe fn close(
             break;
         }
     }
+    // SAFETY: the caller's.
+    unsafe { (*call).close() };
     (closed.0, closed.1.wrapping_sub(start_ns))
 }
 

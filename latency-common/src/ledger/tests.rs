@@ -11,9 +11,7 @@ fn running_since(now_ns: u64) -> Timeline {
 /// The ledger as it was at `start_ns`, copied at once: what [`Base`] keeps late.
 fn begin(timeline: &mut Timeline, start_ns: u64) -> Ledger {
     timeline.runs(start_ns);
-    let (mut ledger, now_ns) = timeline.closed(start_ns);
-    ledger.preempted_ns = ledger.preempted_ns.wrapping_sub(now_ns.wrapping_sub(start_ns));
-    ledger
+    timeline.closed(start_ns).0
 }
 
 /// Check an operation that is never switched out.
@@ -196,20 +194,18 @@ fn kept_once() {
     assert_eq!((ledger, end_ns), (expected, 50));
 }
 
-/// Check that a call is undisturbed until it is switched out or reads from a disk, and not if it was
-/// switched out between its entry and its begin.
+/// Check that a call is undisturbed until it is switched out or reads from a disk.
 #[test]
 fn undisturbed() {
     let mut timeline = running_since(10);
     let mut base = Base::default();
     base.mark(timeline.sequence, [3, 4]);
-    assert_eq!(base.undisturbed(&timeline, 10, [3, 4]), Some(0));
-    assert_eq!(base.undisturbed(&timeline, 20, [5, 4]), Some(2));
-    assert_eq!(base.undisturbed(&timeline, 20, [5, 5]), None);
-    assert_eq!(base.undisturbed(&timeline, 9, [3, 4]), None);
+    assert_eq!(base.undisturbed(&timeline, [3, 4]), Some(0));
+    assert_eq!(base.undisturbed(&timeline, [5, 4]), Some(2));
+    assert_eq!(base.undisturbed(&timeline, [5, 5]), None);
     timeline.switch_out(30, off_cpu::PREEMPTED);
     timeline.switch_in(35, 0);
-    assert_eq!(base.undisturbed(&timeline, 20, [3, 4]), None);
+    assert_eq!(base.undisturbed(&timeline, [3, 4]), None);
 }
 
 /// Check that a thread seen first by its own probe runs from then on.
@@ -220,16 +216,31 @@ fn first_seen_beginning() {
     assert_eq!(timeline.closed(1_100).0.since(&base).on_cpu_ns, 100);
 }
 
-/// Check that a program switched out between the entry and the begin has that time as preempted,
-/// even where nothing was before.
+/// Check that a call whose program is switched out between the entry and the begin has none of that
+/// wait, be it the first that is known of the thread.
+///
+/// ```text
+///   0       10      20          50       60
+///   ├───────┼program┼─preempted─┼──call──┤
+///           entry   out         in
+/// ```
 #[test]
 fn preempted_before_begin() {
-    let mut timeline = Timeline::default();
-    timeline.switch_out(20, off_cpu::PREEMPTED);
-    timeline.switch_in(50, 0);
-    let base = begin(&mut timeline, 10);
-    let ledger = timeline.closed(60).0.since(&base);
-    assert_eq!((ledger.preempted_ns, ledger.on_cpu_ns, ledger.total_ns()), (40, 10, 50));
+    for mut timeline in [Timeline::default(), running_since(0)] {
+        timeline.switch_out(20, off_cpu::PREEMPTED);
+        timeline.switch_in(50, 0);
+        let begin_ns = timeline.begin_ns(10);
+        assert_eq!(begin_ns, 50);
+        let mut base = Base::default();
+        base.mark(timeline.sequence, [0, 0]);
+        let (ledger, end_ns) = base.closed(&timeline, begin_ns, 60, [0, 0]);
+        assert_eq!((ledger, end_ns), (Ledger { on_cpu_ns: 10, ..Ledger::default() }, 60));
+        // The same where the ledger had to be kept.
+        base.keep(&timeline, begin_ns);
+        timeline.switch_out(60, off_cpu::SLEEP);
+        let (ledger, _) = base.closed(&timeline, begin_ns, 60, [0, 0]);
+        assert_eq!((ledger.on_cpu_ns, ledger.total_ns()), (10, 10));
+    }
 }
 
 /// Check that a thread whose first event is a switch out has an untold past and a known wait.
@@ -400,7 +411,8 @@ proptest::proptest! {
             if index == usize::from(begin_at) {
                 kept.keep(&timeline, operation.1);
                 timeline.recover(now_ns, run_delay_ns);
-                operation = (begin(&mut timeline, now_ns), now_ns);
+                let begin_ns = timeline.begin_ns(now_ns);
+                operation = (begin(&mut timeline, begin_ns), begin_ns);
                 kept.mark(timeline.sequence, [7, 1]);
             }
             if event % 3 != 1 {
@@ -428,7 +440,7 @@ proptest::proptest! {
         if end_ns >= begin_ns {
             let expected = Ledger { minor_faults: 2, ..ledger.since(&base) };
             assert_eq!(kept.closed(&timeline, begin_ns, end_ns, [9, 1]), (expected, end_ns));
-            if let Some(minor_faults) = kept.undisturbed(&timeline, begin_ns, [9, 1]) {
+            if let Some(minor_faults) = kept.undisturbed(&timeline, [9, 1]) {
                 assert_eq!(Ledger::on_cpu(end_ns - begin_ns, minor_faults), expected);
             }
         }
