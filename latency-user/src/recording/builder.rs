@@ -10,7 +10,7 @@ use latency_common::sample::SampleRecord;
 use crate::attach::TrapCost;
 
 use super::as_called;
-use super::edges::Edges;
+use super::edges::{Edges, Released};
 use super::histogram::SparseHistogram;
 use super::in_progress::{self, KernelTotals};
 use super::ledger::Ledgers;
@@ -166,18 +166,28 @@ impl RecordingBuilder {
             return;
         }
         let site = self.header.probes.get(usize::from(record.probe)).map(|it| it.site_offset);
-        if let Some(before) = self.edges.hold(called, end_ns, site) {
-            self.take(&before);
-        }
+        let released = self.edges.hold(called, end_ns, site);
+        self.take_released(&released);
         if self.edges.is_full() {
             self.take_held();
         }
     }
 
-    /// Takes the operations that were held back in case they get longer.
+    /// Takes what was held back in case more comes to be known of it.
     fn take_held(&mut self) {
-        for record in self.edges.drain() {
-            self.take(&record);
+        for released in self.edges.drain() {
+            self.take_released(&released);
+        }
+    }
+
+    #[inline]
+    fn take_released(&mut self, released: &Released) {
+        if let Some(operation) = &released.operation {
+            self.take(operation);
+        }
+        for wait in released.waits.iter().flatten() {
+            // A preemption, for no lock, of a thread whose name was noted.
+            self.waits.add(wait, &mut |_| String::new(), &|_| false);
         }
     }
 
@@ -249,10 +259,14 @@ impl RecordingBuilder {
         comm_of: &mut dyn FnMut(u32) -> String,
         live: &dyn Fn(u32) -> bool,
     ) {
-        if let Some(complete) = self.edges.wait(record) {
-            self.take(&complete);
+        self.waits.note(record, comm_of);
+        let Released { operation, waits } = self.edges.wait(*record);
+        if let Some(operation) = &operation {
+            self.take(operation);
         }
-        self.waits.add(record, comm_of, live);
+        for wait in waits.iter().flatten() {
+            self.waits.add(wait, comm_of, live);
+        }
     }
 
     /// Takes one wait that has not ended, as far as it lasted; else as [`RecordingBuilder::wait`].
@@ -395,7 +409,7 @@ impl RecordingBuilder {
             locks,
             ungrouped_waits: ungrouped,
             waits_in_progress,
-            wait_totals: in_progress::totals(&finish.wait_totals),
+            wait_totals: in_progress::totals(&finish.wait_totals, &builder.edges.moved()),
             ledger_mismatches: builder.ledger_mismatches,
             own_cost: finish.own_cost,
             warnings: finish.warnings,

@@ -5,12 +5,13 @@
 //!
 //! The instruction at which a thread left the CPU tells them: right behind the breakpoint of the
 //! entry probe, or in the trampoline of the return probe. A thread's records come in the order in
-//! which it made them, so that an operation is held until the next record of its thread.
+//! which it made them, so that an operation or a preemption is held until the next record of its thread.
 
 use std::collections::HashMap;
 
 use latency_common::ledger::off_cpu;
 use latency_common::record::{OperationRecord, WaitRecord, wait_flag};
+use latency_common::thread::WaitTotals;
 
 /// Page offsets below this are in the trampoline, which fills the start of a page of its own:
 /// <https://github.com/torvalds/linux/blob/v6.18/arch/x86/kernel/uprobes.c>.
@@ -30,55 +31,78 @@ type Held = (OperationRecord, u64);
 #[derive(Clone, Debug, Default)]
 struct Thread {
     held: Option<Held>,
-    /// The last preemption: start, end, and the page offset of the instruction.
-    preempted: Option<(u64, u64, u32)>,
+    /// The last preemption outside of operations, which may be on the edge of the next one.
+    preempted: Option<WaitRecord>,
 }
 
-/// The last operation of each thread, while it may still get longer.
+/// Records of one thread that are complete.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(super) struct Released {
+    /// Its operation.
+    pub(super) operation: Option<OperationRecord>,
+    /// What it did off the CPU, in order: inside an operation if it was on the edge of one.
+    pub(super) waits: [Option<WaitRecord>; 2],
+}
+
+/// The last operation and preemption of each thread, while more may come to be known of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Edges {
     threads: HashMap<u32, Thread>,
+    /// The kernel counted these outside of operations.
+    moved: WaitTotals,
 }
 
 impl Edges {
     /// Holds an operation which ended at `end_ns` by the programs' clock, and whose entry probe sits
-    /// at `site_offset` in its file, in bytes. Gives back the thread's operation before it.
+    /// at `site_offset` in its file, in bytes.
     pub(super) fn hold(
         &mut self,
         mut record: OperationRecord,
         end_ns: u64,
         site_offset: Option<u64>,
-    ) -> Option<OperationRecord> {
+    ) -> Released {
         let thread = self.threads.entry(record.tid).or_default();
-        if let (Some((from_ns, to_ns, at)), Some(site)) = (thread.preempted.take(), site_offset)
-            && let Some(gap_ns) = record.start_ns.checked_sub(to_ns)
+        let mut wait = thread.preempted.take();
+        if let (Some(wait), Some(site)) = (&mut wait, site_offset)
+            && let Some(gap_ns) = record.start_ns.checked_sub(end_of(wait))
             && gap_ns <= NEAR_NS
             // At the breakpoint, or behind it: where the kernel was in handling it decides.
-            && (at.wrapping_sub(site as u32) & PAGE_MASK) <= 1
+            && (wait.futex_value.wrapping_sub(site as u32) & PAGE_MASK) <= 1
         {
             // The start stays: others refer to the operation by it.
-            lengthen(&mut record, to_ns.saturating_sub(from_ns));
+            join(wait, &mut record, &mut self.moved);
         }
-        thread.held.replace((record, end_ns)).map(|(record, _)| record)
+        let before = thread.held.replace((record, end_ns));
+        Released { operation: before.map(|(record, _)| record), waits: [wait, None] }
     }
 
-    /// Looks at a time off the CPU. Gives back the thread's operation, if it now is complete.
-    pub(super) fn wait(&mut self, record: &WaitRecord) -> Option<OperationRecord> {
+    /// Holds a time off the CPU, if it may be on the edge of an operation.
+    pub(super) fn wait(&mut self, mut record: WaitRecord) -> Released {
         // Only threads with operations matter.
-        let thread = self.threads.get_mut(&record.tid)?;
+        let Some(thread) = self.threads.get_mut(&record.tid) else {
+            return Released { operation: None, waits: [Some(record), None] };
+        };
         let is_told = u32::from(record.reason) == off_cpu::PREEMPTED
             && record.flags & wait_flag::IP_READ != 0
             && record.flags & wait_flag::IN_OPERATION == 0;
-        let at = record.futex_value & PAGE_MASK;
-        let to_ns = record.start_ns.saturating_add(record.run_queue_ns);
-        thread.preempted = is_told.then_some((record.start_ns, to_ns, at));
-        let (mut held, end_ns) = thread.held.take()?;
-        let gap_ns = record.start_ns.checked_sub(end_ns);
-        let near_ns = if at < TRAMPOLINE_BYTES { NEAR_NS } else { STILL_INSIDE_NS };
-        if is_told && gap_ns.is_some_and(|gap_ns| gap_ns <= near_ns) {
-            lengthen(&mut held, record.run_queue_ns);
+        let before = thread.preempted.take();
+        let mut held = thread.held.take();
+        if let Some((operation, end_ns)) = &mut held
+            && is_told
+            && let Some(gap_ns) = record.start_ns.checked_sub(*end_ns)
+        {
+            let is_trampoline = record.futex_value & PAGE_MASK < TRAMPOLINE_BYTES;
+            if gap_ns <= if is_trampoline { NEAR_NS } else { STILL_INSIDE_NS } {
+                join(&mut record, operation, &mut self.moved);
+            }
         }
-        Some(held)
+        let now = if is_told && record.flags & wait_flag::IN_OPERATION == 0 {
+            thread.preempted = Some(record);
+            None
+        } else {
+            Some(record)
+        };
+        Released { operation: held.map(|(record, _)| record), waits: [before, now] }
     }
 
     /// Whether there are more threads than are to be followed.
@@ -87,12 +111,38 @@ impl Edges {
     }
 
     /// Gives back everything that is held, in the order of the threads' ids, and forgets it.
-    pub(super) fn drain(&mut self) -> Vec<OperationRecord> {
-        let held = std::mem::take(&mut self.threads).into_values();
-        let mut records: Vec<_> =
-            held.filter_map(|thread| thread.held).map(|(record, _)| record).collect();
-        records.sort_unstable_by_key(|record| record.tid);
-        records
+    pub(super) fn drain(&mut self) -> Vec<Released> {
+        let mut threads: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
+        threads.sort_unstable_by_key(|&(tid, _)| tid);
+        let released = threads.into_iter().map(|(_, thread)| Released {
+            operation: thread.held.map(|(record, _)| record),
+            waits: [thread.preempted, None],
+        });
+        released.collect()
+    }
+
+    /// What the kernel counted outside of operations and requests and was on the edge of an operation.
+    pub(super) const fn moved(&self) -> WaitTotals {
+        self.moved
+    }
+}
+
+/// When a preemption ended, in nanoseconds.
+const fn end_of(wait: &WaitRecord) -> u64 {
+    wait.start_ns.saturating_add(wait.run_queue_ns)
+}
+
+/// Takes a preemption on the edge of an operation into it.
+fn join(wait: &mut WaitRecord, operation: &mut OperationRecord, moved: &mut WaitTotals) {
+    lengthen(operation, wait.run_queue_ns);
+    wait.operation = operation.operation;
+    wait.probe = operation.probe;
+    wait.operation_start_ns = operation.start_ns;
+    wait.flags |= wait_flag::IN_OPERATION;
+    // A request counts as inside.
+    if wait.flags & wait_flag::IN_REQUEST == 0 {
+        moved.count = moved.count.saturating_add(1);
+        moved.runnable_ns = moved.runnable_ns.saturating_add(wait.run_queue_ns);
     }
 }
 
@@ -112,8 +162,14 @@ mod tests {
 
     fn operation(start_ns: u64, duration_ns: u64) -> (OperationRecord, u64, Option<u64>) {
         let ledger = Ledger { on_cpu_ns: duration_ns, ..Ledger::default() };
-        let record =
-            OperationRecord { tid: 7, start_ns, duration_ns, ledger, ..Default::default() };
+        let record = OperationRecord {
+            operation: 3,
+            tid: 7,
+            start_ns,
+            duration_ns,
+            ledger,
+            ..Default::default()
+        };
         (record, start_ns + duration_ns, Some(SITE))
     }
 
@@ -129,12 +185,29 @@ mod tests {
         }
     }
 
-    fn durations(records: impl IntoIterator<Item = OperationRecord>) -> Vec<u64> {
-        let check = |record: OperationRecord| {
-            assert_eq!(record.ledger.total_ns(), record.duration_ns);
-            record.duration_ns
-        };
-        records.into_iter().map(check).collect()
+    /// The operations' durations, and their starts by their waits; 0 of a wait outside of all.
+    fn told(released: impl IntoIterator<Item = Released>) -> (Vec<u64>, Vec<u64>) {
+        let (mut durations, mut starts) = (Vec::new(), Vec::new());
+        for Released { operation, waits } in released {
+            if let Some(record) = operation {
+                assert_eq!(record.ledger.total_ns(), record.duration_ns);
+                durations.push(record.duration_ns);
+            }
+            for wait in waits.into_iter().flatten() {
+                let is_inside = wait.flags & wait_flag::IN_OPERATION != 0;
+                assert_eq!(is_inside, wait.operation_start_ns != 0);
+                assert_eq!(wait.operation, if is_inside { 3 } else { 0 });
+                starts.push(wait.operation_start_ns);
+            }
+        }
+        (durations, starts)
+    }
+
+    /// As `told`, with everything that is held.
+    fn told_in_all(mut edges: Edges, released: Released) -> (Vec<u64>, Vec<u64>, u64) {
+        let rest = edges.drain();
+        let (durations, starts) = told(std::iter::once(released).chain(rest));
+        (durations, starts, edges.moved().count)
     }
 
     /// Check that a switch right behind the breakpoint, just before the entry, is part of the call.
@@ -148,22 +221,42 @@ mod tests {
         let hold = |wait: WaitRecord| {
             let mut edges = Edges::default();
             let (first, end_ns, site) = operation(10_000, 20_000);
-            assert!(edges.hold(first, end_ns, site).is_none());
-            assert_eq!(durations(edges.wait(&wait)), [20_000]);
+            assert_eq!(edges.hold(first, end_ns, site), Released::default());
+            assert_eq!(told([edges.wait(wait)]), (vec![20_000], vec![]), "the wait is held");
             let (second, end_ns, site) = operation(4_102_000, 30_000);
-            assert!(edges.hold(second, end_ns, site).is_none());
-            durations(edges.drain())
+            let released = edges.hold(second, end_ns, site);
+            told_in_all(edges, released)
         };
-        assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37b1)), [4_030_000]);
-        assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37b0)), [4_030_000]);
-        assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37b2)), [30_000], "elsewhere");
-        assert_eq!(hold(preempted(100_000, 4_000_000, 0x7f12_37af)), [30_000], "elsewhere");
-        assert_eq!(hold(preempted(100_000, 3_000_000, 0x7f12_37b1)), [30_000], "long before");
-        let inside = WaitRecord {
-            flags: wait_flag::IP_READ | wait_flag::IN_OPERATION,
+        let at = |ip| hold(preempted(100_000, 4_000_000, ip));
+        let outside = (vec![30_000], vec![0], 0);
+        assert_eq!(at(0x7f12_37b1), (vec![4_030_000], vec![4_102_000], 1));
+        assert_eq!(at(0x7f12_37b0), (vec![4_030_000], vec![4_102_000], 1));
+        assert_eq!(at(0x7f12_37b2), outside, "elsewhere");
+        assert_eq!(at(0x7f12_37af), outside, "elsewhere");
+        assert_eq!(hold(preempted(100_000, 3_000_000, 0x7f12_37b1)), outside, "long before");
+        let in_request = WaitRecord {
+            flags: wait_flag::IP_READ | wait_flag::IN_REQUEST,
             ..preempted(100_000, 4_000_000, 0x7f12_37b1)
         };
-        assert_eq!(hold(inside), [30_000], "in the ledger already");
+        assert_eq!(hold(in_request), (vec![4_030_000], vec![4_102_000], 0), "inside already");
+    }
+
+    /// Check that what is in the ledger already is not held, nor taken twice.
+    #[test]
+    fn inside_already() {
+        let mut edges = Edges::default();
+        let (first, end_ns, site) = operation(10_000, 20_000);
+        edges.hold(first, end_ns, site);
+        let inside = WaitRecord {
+            flags: wait_flag::IP_READ | wait_flag::IN_OPERATION,
+            operation: 3,
+            operation_start_ns: 4_102_000,
+            ..preempted(100_000, 4_000_000, 0x7f12_37b1)
+        };
+        assert_eq!(told([edges.wait(inside)]), (vec![20_000], vec![4_102_000]));
+        let (second, end_ns, site) = operation(4_102_000, 30_000);
+        let released = edges.hold(second, end_ns, site);
+        assert_eq!(told_in_all(edges, released), (vec![30_000], vec![], 0));
     }
 
     /// Check that a switch in the trampoline, just after the return, is part of the call.
@@ -172,31 +265,45 @@ mod tests {
         let hold = |wait: WaitRecord| {
             let mut edges = Edges::default();
             let (record, end_ns, site) = operation(10_000, 20_000);
-            assert!(edges.hold(record, end_ns, site).is_none());
-            durations(edges.wait(&wait))
+            assert_eq!(edges.hold(record, end_ns, site), Released::default());
+            let released = edges.wait(wait);
+            told_in_all(edges, released)
         };
-        assert_eq!(hold(preempted(31_000, 4_000_000, 0x7fff_f00d)), [4_020_000]);
-        assert_eq!(hold(preempted(31_000, 4_000_000, 0x7fff_f40d)), [20_000], "elsewhere");
-        assert_eq!(hold(preempted(30_200, 4_000_000, 0x7fff_f40d)), [4_020_000], "at once");
-        assert_eq!(hold(preempted(61_000, 4_000_000, 0x7fff_f00d)), [20_000], "later");
+        let at = |start_ns, ip| hold(preempted(start_ns, 4_000_000, ip));
+        let outside = (vec![20_000], vec![0], 0);
+        assert_eq!(at(31_000, 0x7fff_f00d), (vec![4_020_000], vec![10_000], 1));
+        assert_eq!(at(31_000, 0x7fff_f40d), outside, "elsewhere");
+        assert_eq!(at(30_200, 0x7fff_f40d), (vec![4_020_000], vec![10_000], 1), "at once");
+        assert_eq!(at(61_000, 0x7fff_f00d), outside, "later");
         let sleep = WaitRecord {
             reason: off_cpu::SLEEP as u8,
             ..preempted(31_000, 4_000_000, 0x7fff_f00d)
         };
-        assert_eq!(hold(sleep), [20_000]);
+        assert_eq!(hold(sleep), outside);
     }
 
-    /// Check that threads do not mix, and that nothing is lost.
+    /// Check that threads do not mix, that nothing is lost, and that a thread's waits stay in order.
     #[test]
     fn several_threads() {
         let mut edges = Edges::default();
         let (record, end_ns, site) = operation(10_000, 20_000);
-        assert!(edges.hold(record, end_ns, site).is_none());
-        assert!(edges.hold(OperationRecord { tid: 8, ..record }, end_ns, site).is_none());
-        assert!(edges.wait(&WaitRecord { tid: 9, ..preempted(31_000, 1, 0xd) }).is_none());
+        edges.hold(record, end_ns, site);
+        edges.hold(OperationRecord { tid: 8, ..record }, end_ns, site);
+        let stranger = WaitRecord { tid: 9, ..preempted(31_000, 1, 0xd) };
+        let at_once = Released { operation: None, waits: [Some(stranger), None] };
+        assert_eq!(edges.wait(stranger), at_once, "a thread without operations");
         let (next, end_ns, site) = operation(40_000, 1_000);
-        assert_eq!(durations(edges.hold(next, end_ns, site)), [20_000]);
-        assert_eq!(durations(edges.drain()), [1_000, 20_000]);
+        assert_eq!(told([edges.hold(next, end_ns, site)]), (vec![20_000], vec![]));
+        let [first, second, third] =
+            [100_000, 200_000, 300_000].map(|start_ns| preempted(start_ns, 1, 0x400));
+        assert_eq!(told([edges.wait(first)]), (vec![1_000], vec![]));
+        assert_eq!(edges.wait(second).waits, [Some(first), None]);
+        let sleep = WaitRecord { reason: off_cpu::SLEEP as u8, ..third };
+        assert_eq!(edges.wait(sleep).waits, [Some(second), Some(sleep)]);
+        edges.wait(third);
+        let rest = edges.drain();
+        assert_eq!(rest.iter().map(|one| one.waits[0]).collect::<Vec<_>>(), [Some(third), None]);
+        assert_eq!(told(rest), (vec![20_000], vec![0]));
         assert!(edges.drain().is_empty() && !edges.is_full());
     }
 }

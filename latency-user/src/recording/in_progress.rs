@@ -61,13 +61,22 @@ pub struct WaitTotal {
 /// The sums as the kernel side keeps them, by [`WaitTotals::index`].
 pub type KernelTotals = [WaitTotals; WaitTotals::ENTRIES as usize];
 
-/// The sums of which there is anything, longest first.
-pub(super) fn totals(kernel: &KernelTotals) -> Vec<WaitTotal> {
+/// The sums of which there is anything, longest first. The preemptions `moved` were found to be inside of
+/// operations.
+pub(super) fn totals(kernel: &KernelTotals, moved: &WaitTotals) -> Vec<WaitTotal> {
     let states = off_cpu::PREEMPTED..=off_cpu::OTHER;
     let kinds = states.flat_map(|state| [(state, false), (state, true)]);
     let mut totals: Vec<WaitTotal> = kinds
         .filter_map(|(state, in_operation)| {
-            let sums = kernel.get(WaitTotals::index(state, in_operation) as usize)?;
+            let mut sums = *kernel.get(WaitTotals::index(state, in_operation) as usize)?;
+            if state == off_cpu::PREEMPTED {
+                let WaitTotals { count, runnable_ns, .. } = *moved;
+                let shifted = |from: u64, by: u64| {
+                    if in_operation { from.saturating_add(by) } else { from.saturating_sub(by) }
+                };
+                sums.count = shifted(sums.count, count);
+                sums.runnable_ns = shifted(sums.runnable_ns, runnable_ns);
+            }
             let reason = reason_of(state as u8);
             let (total_ns, run_queue_ns) = match reason {
                 Reason::Preempted => (sums.blocked_ns.saturating_add(sums.runnable_ns), 0),
@@ -163,11 +172,27 @@ mod tests {
         kernel[WaitTotals::index(off_cpu::PREEMPTED, true) as usize] =
             WaitTotals { blocked_ns: 0, ..sums };
         kernel[WaitTotals::index(off_cpu::SLEEP, false) as usize] = sums;
-        let [preempted, sleep] = totals(&kernel)[..] else { panic!() };
+        let [preempted, sleep] = totals(&kernel, &WaitTotals::default())[..] else { panic!() };
         assert_eq!((preempted.reason, preempted.in_operation), (Reason::Preempted, true));
         assert_eq!((preempted.total_ns, preempted.run_queue_ns), (7, 0));
         assert_eq!((sleep.reason, sleep.total_ns, sleep.run_queue_ns), (Reason::Sleep, 5, 7));
         assert_eq!((sleep.in_operation, sleep.count), (false, 2));
+    }
+
+    /// Check that preemptions found to be inside of operations change sides, and none is left of nothing.
+    #[test]
+    fn moved_inside() {
+        let mut kernel = KernelTotals::default();
+        let outside = WaitTotals { count: 3, blocked_ns: 0, runnable_ns: 9 };
+        kernel[WaitTotals::index(off_cpu::PREEMPTED, false) as usize] = outside;
+        let told = |moved: WaitTotals| {
+            let totals = totals(&kernel, &moved);
+            totals.iter().map(|it| (it.in_operation, it.count, it.total_ns)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(WaitTotals::default()), [(false, 3, 9)]);
+        let one = WaitTotals { count: 1, blocked_ns: 0, runnable_ns: 4 };
+        assert_eq!(told(one), [(false, 2, 5), (true, 1, 4)]);
+        assert_eq!(told(outside), [(true, 3, 9)]);
     }
 
     fn wait(futex_address: u64, stack_id: u64, at_end: bool) -> WaitInProgress {

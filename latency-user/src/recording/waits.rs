@@ -121,6 +121,14 @@ pub(super) struct Folded {
 }
 
 impl Waits {
+    /// Notes what has to be known of a wait at once, of others and of its thread while that lives.
+    pub(super) fn note(&mut self, record: &WaitRecord, comm_of: &mut dyn FnMut(u32) -> String) {
+        self.recent.add(record);
+        let now_ns = record.start_ns.saturating_add(record.duration_ns);
+        self.names.of_thread(record.tid, now_ns, comm_of);
+    }
+
+    /// Takes a wait that was noted.
     pub(super) fn add(
         &mut self,
         record: &WaitRecord,
@@ -132,7 +140,6 @@ impl Waits {
             Reason::Preempted => (record.duration_ns.saturating_add(record.run_queue_ns), 0),
             _ => (record.duration_ns, record.run_queue_ns),
         };
-        self.recent.add(record);
         let waker = waker_of(record);
         let is_lock = reason == Reason::Lock;
         let holder_tid = if is_lock { holder_of(record, live) } else { 0 };

@@ -31,7 +31,9 @@ fn record(tid: u32, wait_ns: u64) -> WaitRecord {
 
 fn fold(waits: &mut Waits, records: &[WaitRecord]) -> Folded {
     for record in records {
-        waits.add(record, &mut |tid| format!("thread-{tid}"), &|tid| (11..=13).contains(&tid));
+        let comm_of = &mut |tid| format!("thread-{tid}");
+        waits.note(record, comm_of);
+        waits.add(record, comm_of, &|tid| (11..=13).contains(&tid));
     }
     waits.folded(0, |operation| format!("operation {operation}"))
 }
