@@ -1,9 +1,11 @@
 //! What `latency record` does with the scheduler's side of the trace: unwind rows for the kernel,
 //! stacks and waits from it, and names for both.
 
-use std::collections::{HashMap, HashSet};
+use std::cell::RefCell;
+use std::collections::HashSet;
 
 use anyhow::Result;
+use hashbrown::HashMap;
 use latency_common::ledger::off_cpu;
 use latency_common::record::{WaitRecord, wait_flag};
 use latency_common::unwind::{StackEnd, UnwindCounter};
@@ -18,6 +20,10 @@ use crate::stream::{Record, Stack};
 use crate::symbolize::{KernelSymbols, RawStack};
 use crate::target::{Target, WaitingTask, waiting_tasks};
 
+/// Every contended lock's holder is asked for: not each time.
+const THREAD_AGE_NS: u64 = 100_000_000;
+const MAX_SEEN_THREADS: usize = 16 << 10;
+
 /// Stacks and waits of one trace.
 pub struct Scheduler {
     tables: Option<Tables>,
@@ -27,6 +33,8 @@ pub struct Scheduler {
     names: Names,
     pid: u32,
     comm: String,
+    /// The threads that the target was seen to have, and when, in nanoseconds.
+    seen_threads: RefCell<HashMap<u32, u64>>,
     /// Whether the kernel side follows the scheduler.
     pub has_ledger: bool,
 }
@@ -67,6 +75,7 @@ impl Scheduler {
             names,
             pid: target.pid,
             comm: target.comm.clone(),
+            seen_threads: RefCell::default(),
             has_ledger: false,
         };
         Ok((scheduler, session))
@@ -90,7 +99,8 @@ impl Scheduler {
     pub fn take(&mut self, record: &Record, builder: &mut RecordingBuilder) {
         match record {
             Record::Wait(wait) => {
-                builder.wait(wait, &mut |tid| self.name_of(tid), &|tid| self.has_thread(tid));
+                let live = |tid| self.has_thread(tid, wait.start_ns);
+                builder.wait(wait, &mut |tid| self.name_of(tid), &live);
             }
             Record::Sample(sample) => {
                 builder.sample(sample, &mut |tid| self.name_of(tid));
@@ -122,7 +132,7 @@ impl Scheduler {
             .filter(|task| !known.contains(&task.tid))
             .map(|task| since_before(&task, start_ns, now_ns));
         for record in seen.chain(unseen) {
-            let (mut name, live) = (|tid| self.name_of(tid), |tid| self.has_thread(tid));
+            let (mut name, live) = (|tid| self.name_of(tid), |tid| self.has_thread(tid, now_ns));
             builder.wait_in_progress(&record, &mut name, &live);
         }
     }
@@ -132,9 +142,20 @@ impl Scheduler {
         comm_of(self.pid, tid).unwrap_or_else(|| self.comm.clone())
     }
 
-    /// Whether the target has such a thread now.
-    fn has_thread(&self, tid: u32) -> bool {
-        std::path::Path::new(&format!("/proc/{}/task/{tid}", self.pid)).exists()
+    /// Whether the target has such a thread at `now_ns`, or had it less than [`THREAD_AGE_NS`] ago.
+    fn has_thread(&self, tid: u32, now_ns: u64) -> bool {
+        let mut seen = self.seen_threads.borrow_mut();
+        if seen.get(&tid).is_some_and(|seen_ns| now_ns.saturating_sub(*seen_ns) < THREAD_AGE_NS) {
+            return true;
+        }
+        let exists = std::path::Path::new(&format!("/proc/{}/task/{tid}", self.pid)).exists();
+        if exists {
+            if seen.len() >= MAX_SEEN_THREADS {
+                seen.clear();
+            }
+            seen.insert(tid, now_ns);
+        }
+        exists
     }
 
     /// Puts the stacks that the recording's waits and samples refer to into it, with names, and names its

@@ -7,8 +7,7 @@
 //! entry probe, or in the trampoline of the return probe. A thread's records come in the order in
 //! which it made them, so that an operation or a preemption is held until the next record of its thread.
 
-use std::collections::HashMap;
-
+use hashbrown::HashMap;
 use latency_common::ledger::off_cpu;
 use latency_common::record::{OperationRecord, WaitRecord, wait_flag};
 use latency_common::thread::WaitTotals;

@@ -1,7 +1,8 @@
 //! What the holder of a lock did while others waited for it, as far as its own records tell.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use hashbrown::HashMap;
 use latency_common::record::WaitRecord;
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +91,9 @@ impl Recent {
             *part += ns;
             left_ns -= ns;
         };
-        for time in self.threads.get(&tid).into_iter().flatten() {
+        // Mostly it is the last one or two of many.
+        let times = self.threads.get(&tid).into_iter().flatten().rev();
+        for time in times.take_while(|time| time.end_ns > start_ns) {
             let part = match time.reason {
                 Reason::Preempted => &mut did.runnable_ns,
                 Reason::Lock => &mut did.lock_ns,

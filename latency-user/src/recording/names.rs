@@ -1,6 +1,6 @@
 //! Names of threads, read now and then while they live.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 /// Names of so many threads are kept at a time.
 const MAX_NAMES: usize = 64 << 10;

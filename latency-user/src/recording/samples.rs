@@ -2,8 +2,8 @@
 //! completes: until then its samples wait.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
+use hashbrown::HashMap;
 use latency_common::sample::{SampleRecord, sample_flag};
 
 use super::names::{CATCH_ALL_NAME, Names};

@@ -1,8 +1,8 @@
 //! Folds the records of single waits into groups and locks.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
+use hashbrown::HashMap;
 use latency_common::histogram::BUCKETS;
 use latency_common::ledger::off_cpu;
 use latency_common::record::{WaitRecord, wait_flag};
