@@ -42,14 +42,6 @@ impl Service {
         }
     }
 
-    /// How many comparisons of it tell a difference of a few percent.
-    pub const fn rounds(self) -> usize {
-        match self {
-            Self::KeyService(..) => 32,
-            Self::Nginx => 60,
-        }
-    }
-
     /// The only CPU that it runs on.
     pub const fn cpu(self) -> Option<&'static str> {
         match self {
