@@ -1,10 +1,11 @@
 //! Puts a recording together, one record at a time.
 
+mod finish;
+
+pub use finish::Finish;
+
 use latency_common::algorithm::AlgorithmId;
-use latency_common::counter::Counter;
-use latency_common::record::{
-    Inside, OperationRecord, RequestRecord, SlotKey, WaitRecord, kind, outcome,
-};
+use latency_common::record::{OperationRecord, RequestRecord, SlotKey, WaitRecord, kind, outcome};
 use latency_common::sample::SampleRecord;
 
 use crate::attach::TrapCost;
@@ -12,17 +13,12 @@ use crate::attach::TrapCost;
 use super::as_called;
 use super::edges::{Edges, Released};
 use super::histogram::SparseHistogram;
-use super::in_progress::{self, KernelTotals};
-use super::ledger::Ledgers;
 use super::live::{Live, LiveRow};
-use super::model::{
-    EndedBy, Host, IncompleteCalls, Interval, IntervalRow, Library, Loss, MAX_ALGORITHMS,
-    MAX_INTERVALS, OwnCost, Probe, Recording, Row, Skipped, SlowOperation, Target, rate_hz,
-};
+use super::model::{Host, Library, MAX_ALGORITHMS, MAX_INTERVALS, Probe, Skipped, Target, rate_hz};
 use super::profile::SampleClock;
-use super::row::{RowBuilder, Slow};
+use super::row::RowBuilder;
 use super::samples::Samples;
-use super::waits::{Folded, Waits};
+use super::waits::Waits;
 
 const FIRST_INTERVAL_NS: u64 = 1_000_000_000;
 /// Intervals are merged when their histograms have more buckets than this (64 MiB) in all.
@@ -55,31 +51,6 @@ pub struct Header {
     pub trap_cost: TrapCost,
     /// Whether the scheduler is traced, so that [`OperationRecord::ledger`] tells something.
     pub has_ledger: bool,
-}
-
-/// What is known when tracing ends.
-#[derive(Clone, Debug)]
-pub struct Finish {
-    /// When tracing ended, `CLOCK_MONOTONIC`, in nanoseconds.
-    pub end_ns: u64,
-    /// What ended it.
-    pub ended_by: EndedBy,
-    /// Exit status of a command that the tracer had started, once it ended.
-    pub exit_status: Option<i32>,
-    /// The kernel side's counters, by [`Counter`], summed over CPUs; read after the last record.
-    pub counters: [u64; Counter::COUNT as usize],
-    /// Program runs that the kernel's recursion guard skipped.
-    pub recursion_misses: u64,
-    /// Calls still open when tracing ended.
-    pub in_progress: u64,
-    /// Sums over all times off the CPU.
-    pub wait_totals: KernelTotals,
-    /// How often each probe was hit, in the order of the probes; missing ones stay as they are.
-    pub probe_hits: Vec<u64>,
-    /// What the tracing cost.
-    pub own_cost: OwnCost,
-    /// Warnings given while tracing.
-    pub warnings: Vec<String>,
 }
 
 /// Takes records and gives a [`Recording`]. Its memory is bounded, however long the run.
@@ -167,7 +138,7 @@ impl RecordingBuilder {
         }
         let site = self.header.probes.get(usize::from(record.probe)).map(|it| it.site_offset);
         let released = self.edges.hold(called, end_ns, site);
-        self.take_released(&released);
+        self.take_noted(&released);
         if self.edges.is_full() {
             self.take_held();
         }
@@ -176,18 +147,28 @@ impl RecordingBuilder {
     /// Takes what was held back in case more comes to be known of it.
     fn take_held(&mut self) {
         for released in self.edges.drain() {
-            self.take_released(&released);
+            self.take_noted(&released);
         }
     }
 
+    /// Takes what was held: a wait of it is a preemption, for no lock, of a thread whose name was noted.
     #[inline]
-    fn take_released(&mut self, released: &Released) {
+    fn take_noted(&mut self, released: &Released) {
+        self.take_released(released, &mut |_| String::new(), &|_| false);
+    }
+
+    #[inline]
+    fn take_released(
+        &mut self,
+        released: &Released,
+        comm_of: &mut dyn FnMut(u32) -> String,
+        live: &dyn Fn(u32) -> bool,
+    ) {
         if let Some(operation) = &released.operation {
             self.take(operation);
         }
         for wait in released.waits.iter().flatten() {
-            // A preemption, for no lock, of a thread whose name was noted.
-            self.waits.add(wait, &mut |_| String::new(), &|_| false);
+            self.waits.add(wait, comm_of, live);
         }
     }
 
@@ -260,13 +241,8 @@ impl RecordingBuilder {
         live: &dyn Fn(u32) -> bool,
     ) {
         self.waits.note(record, comm_of);
-        let Released { operation, waits } = self.edges.wait(*record);
-        if let Some(operation) = &operation {
-            self.take(operation);
-        }
-        for wait in waits.iter().flatten() {
-            self.waits.add(wait, comm_of, live);
-        }
+        let released = self.edges.wait(*record);
+        self.take_released(&released, comm_of, live);
     }
 
     /// Takes one wait that has not ended, as far as it lasted; else as [`RecordingBuilder::wait`].
@@ -324,96 +300,6 @@ impl RecordingBuilder {
             }
         });
         Live { received: self.received, operations, rate_hz, busiest }
-    }
-
-    /// The recording as it stands. The builder can go on: that is an interim result.
-    pub fn finish(&self, finish: Finish) -> Recording {
-        let mut builder = self.clone();
-        builder.take_held();
-        let duration_ns = finish.end_ns.saturating_sub(builder.header.start_ns);
-        // Silence at the end is part of the picture: there are intervals up to the end.
-        builder.turn_to(duration_ns.saturating_sub(1));
-        builder.close();
-        let names = |row: &RowBuilder| (row.operation, algorithm_name(row.algorithm));
-        builder.rows.sort_by_cached_key(names);
-
-        let mut intervals: Vec<Interval> = (0..=builder.open)
-            .map(|index| Interval {
-                start_ns: builder.interval_ns.saturating_mul(index as u64),
-                rows: Vec::new(),
-            })
-            .collect();
-        let mut rows = Vec::with_capacity(builder.rows.len());
-        for (index, row) in builder.rows.iter().enumerate() {
-            let total = row.total();
-            let all = row.with_lost(&total);
-            for (interval, durations) in &row.closed {
-                intervals[*interval].rows.push(IntervalRow {
-                    row: index,
-                    success: durations.success.clone(),
-                    failed: durations.failed.clone(),
-                });
-            }
-            rows.push(Row {
-                operation: builder.operation_name(row.operation),
-                algorithm: algorithm_name(row.algorithm),
-                counted: row.received.plus(&row.lost),
-                received: row.received,
-                success: total.success,
-                failed: total.failed,
-                kernel_success: all.success,
-                kernel_failed: all.failed,
-                slowest: row.slowest().into_iter().map(|slow| builder.slow(slow)).collect(),
-                ledger: row.ledgers.as_ref().map(Ledgers::sums),
-                request: (row.requests.as_ref())
-                    .map(|requests| requests.sums(|slot| builder.slot_name(slot))),
-            });
-        }
-
-        let Folded { groups, locks, ungrouped, in_progress: waits_in_progress } =
-            builder.waits.folded(self.header.start_ns, |operation| self.operation_name(operation));
-        let profile =
-            builder.samples.folded(|operation| self.operation_name(operation), algorithm_name);
-        let Header { mut probes, command_line, target, host, libraries, skipped, .. } =
-            builder.header;
-        for (probe, hits) in probes.iter_mut().zip(&finish.probe_hits) {
-            probe.hits = *hits;
-        }
-        let counter = |counter: Counter| finish.counters[counter as usize];
-        Recording {
-            tool_version: builder.header.tool_version,
-            command_line,
-            started_unix_ns: builder.header.started_unix_ns,
-            duration_ns,
-            ended_by: finish.ended_by,
-            exit_status: finish.exit_status,
-            target,
-            host,
-            libraries,
-            probes,
-            skipped,
-            rows,
-            interval_ns: builder.interval_ns,
-            intervals,
-            loss: Loss::new(builder.received, &finish.counters, finish.recursion_misses),
-            incomplete_calls: IncompleteCalls {
-                abandoned: counter(Counter::Abandoned),
-                thread_exited: counter(Counter::ThreadExited),
-                in_progress: finish.in_progress,
-                unmatched_returns: counter(Counter::UnmatchedReturn),
-            },
-            nested_calls: counter(Counter::Nested),
-            waits: groups,
-            profile,
-            stacks: Vec::new(),
-            locks,
-            ungrouped_waits: ungrouped,
-            waits_in_progress,
-            wait_totals: in_progress::totals(&finish.wait_totals, &builder.edges.moved()),
-            ledger_mismatches: builder.ledger_mismatches,
-            own_cost: finish.own_cost,
-            warnings: finish.warnings,
-        }
     }
 
     /// The row of an operation and algorithm.
@@ -493,33 +379,6 @@ impl RecordingBuilder {
         match self.header.operations.get(usize::from(operation)) {
             Some(name) => name.clone(),
             None => format!("operation-{operation}"),
-        }
-    }
-
-    /// The name of the operations that a request counts in this slot.
-    fn slot_name(&self, slot: usize) -> String {
-        let is_request = |name: &String| {
-            let mut probes = self.header.probes.iter();
-            probes.any(|probe| probe.is_request && probe.operation == *name)
-        };
-        let mut names = self.header.operations.iter().skip(slot).filter(|name| !is_request(name));
-        match (names.next(), names.next()) {
-            (Some(_), Some(_)) if slot == Inside::SLOTS - 1 => "other operations".to_owned(),
-            (Some(name), _) => name.clone(),
-            (None, _) => format!("operation-{slot}"),
-        }
-    }
-
-    fn slow(&self, slow: Slow) -> SlowOperation {
-        let probe = self.header.probes.get(usize::from(slow.probe));
-        SlowOperation {
-            start_ns: slow.start_ns.saturating_sub(self.header.start_ns),
-            duration_ns: slow.duration_ns,
-            tid: slow.tid,
-            outcome: slow.outcome,
-            signature_bytes: slow.signature_bytes,
-            symbol: probe
-                .map_or_else(|| format!("probe-{}", slow.probe), |probe| probe.symbol.clone()),
         }
     }
 }

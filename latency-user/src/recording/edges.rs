@@ -133,7 +133,11 @@ const fn end_of(wait: &WaitRecord) -> u64 {
 
 /// Takes a preemption on the edge of an operation into it.
 fn join(wait: &mut WaitRecord, operation: &mut OperationRecord, moved: &mut WaitTotals) {
-    lengthen(operation, wait.run_queue_ns);
+    let preempted_ns = wait.run_queue_ns;
+    operation.duration_ns = operation.duration_ns.saturating_add(preempted_ns);
+    let ledger = &mut operation.ledger;
+    ledger.preempted_ns = ledger.preempted_ns.saturating_add(preempted_ns);
+    ledger.involuntary_switches = ledger.involuntary_switches.saturating_add(1);
     wait.operation = operation.operation;
     wait.probe = operation.probe;
     wait.operation_start_ns = operation.start_ns;
@@ -141,15 +145,8 @@ fn join(wait: &mut WaitRecord, operation: &mut OperationRecord, moved: &mut Wait
     // A request counts as inside.
     if wait.flags & wait_flag::IN_REQUEST == 0 {
         moved.count = moved.count.saturating_add(1);
-        moved.runnable_ns = moved.runnable_ns.saturating_add(wait.run_queue_ns);
+        moved.runnable_ns = moved.runnable_ns.saturating_add(preempted_ns);
     }
-}
-
-fn lengthen(record: &mut OperationRecord, preempted_ns: u64) {
-    record.duration_ns = record.duration_ns.saturating_add(preempted_ns);
-    let ledger = &mut record.ledger;
-    ledger.preempted_ns = ledger.preempted_ns.saturating_add(preempted_ns);
-    ledger.involuntary_switches = ledger.involuntary_switches.saturating_add(1);
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
+use latency_common::counter::Counter;
 use latency_common::histogram::{BUCKETS, bucket_of};
 use latency_common::record::{kind, outcome};
 
 use super::*;
-use crate::recording::{Counts, Outcome};
+use crate::recording::{Counts, EndedBy, Outcome, OwnCost};
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 500 * SECOND;
