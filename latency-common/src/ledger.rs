@@ -418,8 +418,9 @@ const _: () = assert!(size_of::<Base>() == 96);
 
 impl Base {
     /// A call begins, with the task's minor and major page faults so far, at a
-    /// [`Timeline::begin_ns`] of the same sequence. Comes after [`Timeline::runs`]. If the sequence is no longer this one when the call is marked as open, a
-    /// switch may not have kept the ledger, and this has to be said again.
+    /// [`Timeline::begin_ns`] of the same sequence. Comes after [`Timeline::runs`]. If the sequence is no
+    /// longer this one when the call is marked as open, a switch may not have kept the ledger, and this
+    /// has to be said again.
     #[inline(always)]
     pub fn mark(&mut self, sequence: u32, faults: [u32; 2]) {
         self.sequence = sequence;

@@ -114,7 +114,7 @@ impl OpenCall {
         if entry_sp == self.sp {
             return Return::Outermost;
         }
-        self.start_ns = 0;
+        self.close();
         Return::Abandoned
     }
 

@@ -28,7 +28,7 @@ pub unsafe fn notice_abandoned(thread: *mut ThreadState, cookie: u64, sp: u64) {
     let (call, request) = unsafe { (&mut (*thread).call, &mut (*thread).request) };
     let other = if is_request(cookie) { call } else { request };
     if other.is_abandoned(sp) {
-        other.start_ns = 0;
+        other.close();
         count(Counter::Abandoned);
     }
 }

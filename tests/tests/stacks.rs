@@ -196,8 +196,8 @@ fn preempted_in_assembly() {
         .map(|part| report.number(&part))
         .sum();
     let difference = (drawn_us * 1e3 - measured_ns as f64).abs() / measured_ns as f64;
-    // Preemptions shorter than 10 us are not drawn. A single one of 4 ms, such as a program of the tracer's
-    // may meet, is 0.7 %.
+    // Preemptions shorter than 10 us are not drawn. A single one of 4 ms, as on the edge of an operation,
+    // is 0.7 %.
     assert!(difference <= 0.002, "{drawn_us} us drawn, {measured_ns} ns measured\n{folded}");
     target.end();
     neighbour.process().signal(libc::SIGTERM);

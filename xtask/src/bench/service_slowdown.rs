@@ -152,6 +152,7 @@ fn rows(tools: &[Tool], untraced: &Runs, runs: &[Runs]) -> Vec<Vec<Cell>> {
     let empty = find(|tool| matches!(tool, Tool::Floor(Floor::Session)));
     let timing = find(|tool| matches!(tool, Tool::Floor(Floor::Identified)));
     let chain = find(|tool| matches!(tool, Tool::Chain(_)));
+
     let mut rows = vec![untraced.row("nothing", Cell::Empty)];
     for (tool, runs) in tools.iter().zip(runs) {
         let verdict = match tool {
