@@ -13,6 +13,7 @@ mod peer;
 mod probe_cost;
 mod probe_site;
 mod scale;
+mod service_profile;
 mod service_slowdown;
 mod settings;
 mod spread;
@@ -23,6 +24,7 @@ mod stream;
 mod switch_cost;
 mod table;
 mod target;
+mod tool;
 mod tool_accuracy;
 mod tracer;
 mod yardstick;
@@ -87,6 +89,8 @@ enum Name {
     SwitchCost,
     /// Requests that a service loses while it is traced
     ServiceSlowdown,
+    /// What of a service's CPU time the tracer takes, by a profile
+    ServiceProfile,
     /// What a stack costs, and perf's beside it
     StackCost,
     /// How all that grows with threads, mappings, probes and stacks
@@ -106,6 +110,7 @@ impl Name {
             Self::ProbeSite => probe_site::measure(settings),
             Self::SwitchCost => switch_cost::measure(settings),
             Self::ServiceSlowdown => service_slowdown::measure(settings),
+            Self::ServiceProfile => service_profile::measure(settings),
             Self::StackCost => stack_cost::measure(settings),
             Self::Scale => scale::measure(settings),
             Self::Library => library::measure(settings),

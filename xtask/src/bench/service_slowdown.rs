@@ -1,19 +1,17 @@
 //! `service-slowdown`: the requests that a service loses while it is traced, beside the peers.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
+use anyhow::{Context as _, Result};
 
 use super::{
     floor::Floor,
     interval::Interval,
     load::{Load, Run, SERVICES, Service},
-    peer::{Chain, Function, Peer},
+    peer::Peer,
     settings::Settings,
     table::{Cell, Table},
-    target::{Target, send},
-    tracer::Tracer,
+    tool::{Attached, TIMING, Tool},
     yardstick::Yardstick,
 };
 
@@ -24,54 +22,13 @@ const WINDOW: Duration = Duration::from_millis(800);
 const ROUNDS: usize = 60;
 /// More than this many percent is a miss.
 const AIM_PERCENT: f64 = 3.0;
-/// What tells the exact duration, thread and probe of each call, and nothing else.
-const TIMING: &str = "programs that time the functions called, and send that";
 
-/// What traces the service.
-enum Tool {
-    /// With everything on.
-    Latency,
-    /// What does so much and no more, on the functions that the tracer saw calls of, in its last run.
-    Floor(Floor),
-    /// Several peers at once, which show what the tracer does.
-    Chain(Chain),
-    /// The tracer without the scheduler and stacks.
-    LatencyAlone,
-    Peer(Peer),
-}
-
-impl Tool {
-    /// The tracer, the floor right beside it, and what it is compared with.
-    fn all() -> Vec<Self> {
-        let chain = Chain::installed();
-        let mut tools =
-            vec![Self::Latency, Self::Floor(Floor::Session), Self::Floor(Floor::Identified)];
-        if !chain.is_empty() {
-            tools.push(Self::Chain(chain));
-        }
-        tools.push(Self::LatencyAlone);
-        tools.extend(Peer::ALL.into_iter().filter(|peer| peer.is_installed()).map(Self::Peer));
-        tools
-    }
-
-    fn name(&self) -> String {
-        match self {
-            Self::Latency => "latency record".to_owned(),
-            Self::Floor(Floor::Identified) => TIMING.to_owned(),
-            Self::Floor(_) => "empty programs on the functions called".to_owned(),
-            Self::Chain(chain) => chain.name(),
-            Self::LatencyAlone => "latency record --no-ledger".to_owned(),
-            Self::Peer(peer) => peer.name().to_owned(),
-        }
-    }
-
-    /// How many windows of it tell enough: most of what has a verdict.
-    fn rounds(&self, settings: &Settings) -> usize {
-        match self {
-            Self::Latency | Self::Floor(_) | Self::Chain(_) => settings.either(ROUNDS, 2),
-            Self::LatencyAlone => settings.either(6, 2),
-            Self::Peer(_) => settings.either(2, 1),
-        }
+/// How many windows of a tool tell enough: most of what has a verdict.
+fn rounds(tool: &Tool, settings: &Settings) -> usize {
+    match tool {
+        Tool::Latency | Tool::Floor(_) | Tool::Chain(_) => settings.either(ROUNDS, 2),
+        Tool::LatencyAlone => settings.either(6, 2),
+        Tool::Peer(_) => settings.either(2, 1),
     }
 }
 
@@ -110,7 +67,7 @@ fn in_turn(settings: &Settings, service: Service, tools: &[Tool]) -> Result<(Run
     let yardstick = Yardstick::start(settings, service.cpu())?;
     let mut before = load.window(WINDOW, &yardstick)?;
     untraced.add(&before);
-    let rounds = |tool: &Tool| tool.rounds(settings);
+    let rounds = |tool: &Tool| rounds(tool, settings);
     for round in 0..tools.iter().map(rounds).max().unwrap_or(0) {
         let mut order: Vec<_> = tools.iter().zip(&mut runs).collect();
         order.retain(|(tool, _)| round < rounds(tool));
@@ -178,9 +135,9 @@ fn notes(table: &mut Table, settings: &Settings) {
         "{} rounds, {} with --no-ledger and {} for each single peer, the tools in turn, there and back, attached \
          to one and the same process for {} ms. What is lost is told against the untraced times of the same \
          length just before and after.",
-        Tool::Latency.rounds(settings),
-        Tool::LatencyAlone.rounds(settings),
-        Tool::Peer(Peer::ALL[0]).rounds(settings),
+        rounds(&Tool::Latency, settings),
+        rounds(&Tool::LatencyAlone, settings),
+        rounds(&Tool::Peer(Peer::ALL[0]), settings),
         WINDOW.as_millis()
     ));
     table.note(
@@ -305,82 +262,6 @@ impl Runs {
             verdict,
         ]
     }
-}
-
-/// The functions of one file that were called.
-struct Called {
-    file: PathBuf,
-    offsets: Vec<u64>,
-}
-
-/// A tool that is attached.
-#[derive(Default)]
-struct Attached {
-    tracer: Option<Tracer>,
-    others: Vec<Target>,
-}
-
-impl Attached {
-    fn new(settings: &Settings, pid: u32, tool: &Tool, called: &[Called]) -> Result<Self> {
-        let mut attached = Self::default();
-        let function = |name| libcrypto(pid, name);
-        match tool {
-            Tool::Latency => attached.tracer = Some(Tracer::attach(settings, pid, &[])?),
-            Tool::LatencyAlone => {
-                attached.tracer = Some(Tracer::attach(settings, pid, &["--no-ledger"])?);
-            }
-            Tool::Floor(floor) => {
-                for Called { file, offsets } in called {
-                    attached.others.push(floor.attach(settings, pid, file, offsets)?);
-                }
-            }
-            Tool::Chain(chain) => {
-                let functions = [function("EVP_DigestSign")?, function("EVP_DigestVerify")?];
-                attached.others = chain.attach(settings, pid, &functions)?;
-            }
-            Tool::Peer(peer) => {
-                attached.others.push(peer.attach(settings, pid, &function("EVP_DigestSign")?)?);
-            }
-        }
-        Ok(attached)
-    }
-
-    fn stop(self, called: &mut Vec<Called>) -> Result<()> {
-        if let Some(tracer) = self.tracer {
-            let traced = tracer.stop()?;
-            if traced.count() == 0 {
-                bail!("the tracer counted nothing");
-            }
-            *called = functions_called(&traced.report);
-        }
-        for other in &self.others {
-            send(other.pid(), libc::SIGINT);
-        }
-        self.others.into_iter().try_for_each(Target::end)
-    }
-}
-
-/// The places of the probes that were hit, by file.
-fn functions_called(report: &Value) -> Vec<Called> {
-    let mut by_file: BTreeMap<PathBuf, Vec<u64>> = BTreeMap::new();
-    let probes = report["probes"].as_array().map_or(&[][..], Vec::as_slice);
-    for probe in probes.iter().filter(|probe| probe["hits"].as_u64() > Some(0)) {
-        if let (Some(file), Some(offset)) = (probe["file"].as_str(), probe["site_offset"].as_u64())
-        {
-            by_file.entry(file.into()).or_default().push(offset);
-        }
-    }
-    by_file.into_iter().map(|(file, offsets)| Called { file, offsets }).collect()
-}
-
-/// A function that the peers time, in the libcrypto of a process.
-pub fn libcrypto(pid: u32, symbol: &str) -> Result<Function> {
-    let path = format!("/proc/{pid}/maps");
-    let maps = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-    let library = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
-    let library = library.into_iter().find(|path| path.contains("libcrypto.so"));
-    let file = library.context("no libcrypto is mapped")?.into();
-    Ok(Function { file, is_library: true, symbol: symbol.to_owned() })
 }
 
 #[cfg(test)]

@@ -51,6 +51,18 @@ impl Runs {
 /// A process's programs on the scheduler's tracepoints (`BPF_PROG_TYPE_TRACING`).
 pub fn scheduler_programs(pid: u32) -> Result<Runs> {
     const TRACING: &str = "26";
+    let runs = programs(pid, |kind| kind == TRACING)?;
+    runs.context("no program follows the scheduler, or the kernel tells no run times")
+}
+
+/// A process's programs that are on no functions (all but `BPF_PROG_TYPE_KPROBE`).
+pub fn programs_not_on_functions(pid: u32) -> Result<Runs> {
+    const KPROBE: &str = "2";
+    Ok(programs(pid, |kind| kind != KPROBE)?.unwrap_or_default())
+}
+
+/// A process's programs of these types, should it have any.
+fn programs(pid: u32, is_wanted: impl Fn(&str) -> bool) -> Result<Option<Runs>> {
     let folder = format!("/proc/{pid}/fdinfo");
     let mut total = None;
     for entry in fs::read_dir(&folder).with_context(|| folder.clone())? {
@@ -59,7 +71,7 @@ pub fn scheduler_programs(pid: u32) -> Result<Runs> {
             let line = text.lines().find_map(|line| line.strip_prefix(key))?;
             line.strip_prefix(':').map(str::trim)
         };
-        if value("prog_type") == Some(TRACING) {
+        if value("prog_type").is_some_and(&is_wanted) {
             let number = |key| value(key).and_then(|text| text.parse::<u64>().ok());
             let (Some(time_ns), Some(count)) = (number("run_time_ns"), number("run_cnt")) else {
                 continue;
@@ -69,5 +81,5 @@ pub fn scheduler_programs(pid: u32) -> Result<Runs> {
             total.count += count;
         }
     }
-    total.context("no program follows the scheduler, or the kernel tells no run times")
+    Ok(total)
 }

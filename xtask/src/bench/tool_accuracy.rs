@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::{
     histogram::{buckets, percentile},
     peer::Peer,
-    service_slowdown::libcrypto,
     settings::Settings,
     spread::Spread,
     table::{Cell, Table},
     target::Target,
+    tool::libcrypto,
     tracer::Tracer,
 };
 
