@@ -14,7 +14,7 @@ use aya_ebpf::bindings::pt_regs;
 use aya_ebpf::helpers::bpf_probe_read_user;
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_loop, bpf_task_pt_regs};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, PerCpuArray};
 use latency_common::record::{StackHeader, stack_flags};
 use latency_common::unwind::{
     CAPTURE_CONTEXTS, CaptureContext, Chunk, MAX_FRAMES, Registers, SegmentTable, StackEnd,
@@ -32,14 +32,13 @@ pub use send::send;
 #[map]
 pub static UNWIND_ROWS: Array<Chunk> = Array::with_max_entries(1, 0);
 
-/// Executable mappings; the loader sets the size: two a process, so that one can be replaced
-/// while the other is in use.
+/// The target's executable mappings: two tables, so that one can be replaced while the other is in use.
 #[map]
 static UNWIND_TABLES: Array<SegmentTable> = Array::with_max_entries(2, 0);
 
-/// Process → index in `UNWIND_TABLES`.
+/// `[0]`: which of `UNWIND_TABLES` is in use, counted from 1; 0: none yet.
 #[map]
-static UNWIND_PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(1024, 0);
+static UNWIND_TABLE_IN_USE: Array<u32> = Array::with_max_entries(1, 0);
 
 /// By [`StackEnd`] and [`UnwindCounter`].
 #[map]
@@ -57,10 +56,16 @@ struct Scratch {
     registers: [u64; 16],
     state: State,
     rows: RowCache,
+    /// Ids of stacks that the reader has, each in the place that its low bits name: most stacks are one of a
+    /// few, and a look here touches one cache line where one into a hash table touches three.
+    sent: [u64; SENT_IDS],
     /// The record as it is sent: header and frames, without a gap.
     header: StackHeader,
     frames: [u64; MAX_FRAMES],
 }
+
+/// Ids of stacks that each scratch keeps.
+const SENT_IDS: usize = 64;
 
 /// What a walk carries from frame to frame. It lies in a map, where the verifier takes every value
 /// for unknown: on the stack it would follow the counts through each round of the loop, and give
@@ -136,10 +141,9 @@ extern "C" fn unwind_capture(context: u32, tgid: u32) -> u64 {
 /// `scratch` is a live map value that nothing else uses.
 #[inline(always)]
 unsafe fn capture_into(scratch: *mut Scratch, tgid: u32) -> u64 {
-    // SAFETY: values are plain integers.
-    let Some(table) =
-        unsafe { UNWIND_PROCESSES.get(tgid) }.and_then(|slot| UNWIND_TABLES.get_ptr(*slot))
-    else {
+    let in_use = UNWIND_TABLE_IN_USE.get(0).copied().unwrap_or(0);
+    // Without one the index is beyond the map's end.
+    let Some(table) = UNWIND_TABLES.get_ptr(in_use.wrapping_sub(1)) else {
         count(StackEnd::UnknownProcess as u32, 1);
         return 0;
     };
@@ -314,6 +318,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(Scratch, frames) == offset_of!(Scratch, header) + size_of::<StackHeader>());
     assert!(MAX_FRAMES.is_power_of_two());
+    assert!(SENT_IDS.is_power_of_two());
 };
 
 #[inline(always)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use latency_tests::breakpoints::breakpoints;
 use latency_tests::tracer::{eventually, latency};
-use latency_tests::{Build, Process, Recorded, Tracer, Workload, exclusive};
+use latency_tests::{Build, Process, Recorded, Tracer, Workload, exclusive, skip};
 
 /// A service that works slowly until it is told to end, or for twenty seconds at most.
 #[track_caller]
@@ -72,6 +72,45 @@ fn duration() {
     let measured = report.number("/duration_ns");
     assert!((900_000_000..2_000_000_000).contains(&measured), "{measured} ns");
     assert!(report.count("sign") > 100);
+}
+
+/// Check that the tracer keeps off the one CPU that its target is bound to, and stays where it may run beside
+/// a target that is not bound.
+#[test]
+fn cpus_of_the_target() {
+    let _machine = exclusive();
+    let own = allowed_cpus(std::process::id());
+    if own.len() < 2 {
+        skip!("cpus_of_the_target", "there is one CPU only");
+    }
+    let options = ["--threads", "2", "--algorithm", "ed25519", "--count", "20"];
+    let mut bound = Workload::key_service_on(&own[0].to_string(), &options);
+    let mut tracer = Tracer::attach(bound.pid(), &[]);
+    assert_eq!(allowed_cpus(tracer.process().pid()), own[1..]);
+    let truth = bound.work();
+    assert_eq!(tracer.stop().report().operations(), truth.operations());
+    assert_eq!(allowed_cpus(bound.pid()), own[..1]);
+    bound.end();
+
+    let mut free = Workload::key_service(&options);
+    let mut tracer = Tracer::attach(free.pid(), &[]);
+    assert_eq!(allowed_cpus(tracer.process().pid()), own);
+    free.work();
+    tracer.stop();
+    free.end();
+}
+
+/// The CPUs that a process may run on.
+#[track_caller]
+fn allowed_cpus(pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    let numbers = list.trim().split(',').flat_map(|range| {
+        let mut ends = range.split('-').map(|end| end.parse::<u32>().unwrap());
+        let first = ends.next().unwrap();
+        first..=ends.next().unwrap_or(first)
+    });
+    numbers.collect()
 }
 
 /// Check that every format of the report is made from the recording alone, and that the saved

@@ -3,7 +3,7 @@
 //!
 //! A file's call frame information is a list of [`Row`]s sorted by program counter; a row holds
 //! from its own counter to the next row's. Rows of all files lie one after another in the chunks of
-//! the `UNWIND_ROWS` map. Each process has a [`SegmentTable`]: its executable mappings, sorted, each
+//! the `UNWIND_ROWS` map. The target has a [`SegmentTable`]: its executable mappings, sorted, each
 //! with the rows that are for it. Memory: 8 bytes a row, 2 bytes for each
 //! 256 bytes of code, 64 KiB a table, and the scratch buffers.
 //!
@@ -95,7 +95,7 @@ pub enum StackEnd {
     FrameLimit = 1,
     /// The thread has no user registers: a kernel thread, or one that never was in user mode.
     NoUserRegisters = 2,
-    /// The process has no segment table.
+    /// The target has no segment table yet.
     UnknownProcess = 3,
     /// An address outside every executable mapping that is known.
     UnknownMapping = 4,

@@ -6,12 +6,18 @@ use aya_ebpf::maps::HashMap;
 use latency_common::record::{StackHeader, kind, stack_flags};
 use latency_common::unwind::{MAX_FRAMES, UnwindCounter, hash_end};
 
-use super::{Scratch, State, count};
+use super::{SENT_IDS, Scratch, State, count};
 use crate::calls::RECORDS;
 
-/// Ids of the stacks already sent; the loader sets the size.
+/// Stacks seen before, by id, as [`SENDING`] or [`SENT`]; the loader sets the size.
 #[map]
 static STACKS_SEEN: HashMap<u64, u32> = HashMap::with_max_entries(16_384, 0);
+
+/// Someone is about to send it, who may yet fail.
+const SENDING: u32 = 0;
+
+/// The reader has it, or is to get it.
+const SENT: u32 = 1;
 
 /// `EEXIST` of include/uapi/asm-generic/errno-base.h.
 const EEXIST: i32 = 17;
@@ -31,14 +37,21 @@ pub unsafe fn finish(scratch: *mut Scratch, tgid: u32) -> u64 {
         count(UnwindCounter::FramePointerStacks as u32, 1);
     }
     let id = hash_end(hash, tgid, end as u8, flags as u8);
+    // SAFETY: the caller's; the index is masked to the length.
+    let kept = unsafe { &mut (*scratch).sent[id as usize & (SENT_IDS - 1)] };
+    if *kept == id {
+        return id;
+    }
     let frames = if frames as usize > MAX_FRAMES { MAX_FRAMES } else { frames as usize };
     // SAFETY: the caller's; header and frames lie one after the other in the scratch (`repr(C)`,
     // asserted in `unwind`).
-    unsafe { send(&raw mut (*scratch).header, frames, end as u8, flags as u8, id, tgid) };
+    if unsafe { send(&raw mut (*scratch).header, frames, end as u8, flags as u8, id, tgid) } {
+        *kept = id;
+    }
     id
 }
 
-/// Sends a stack, header and frames, if it is new.
+/// Sends a stack, header and frames, if it is new; whether the reader has it for sure.
 ///
 /// # Safety
 /// `header` is followed by `frames` frames in a live map value that nothing else uses.
@@ -50,14 +63,15 @@ pub unsafe fn send(
     flags: u8,
     id: u64,
     tgid: u32,
-) {
+) -> bool {
     // Most stacks were seen before, and a look-up takes no lock.
-    if STACKS_SEEN.get_ptr(id).is_some() {
-        return;
+    if let Some(state) = STACKS_SEEN.get_ptr(id) {
+        // SAFETY: a map value just looked up.
+        return unsafe { *state } == SENT;
     }
-    match STACKS_SEEN.insert(id, 0, BPF_NOEXIST as u64) {
+    match STACKS_SEEN.insert(id, SENDING, BPF_NOEXIST as u64) {
         Ok(()) => {}
-        Err(error) if error == -EEXIST => return,
+        Err(error) if error == -EEXIST => return false,
         // Sent at each sight: more records, but no stack lost.
         Err(_) => count(UnwindCounter::SeenTableFull as u32, 1),
     }
@@ -69,11 +83,19 @@ pub unsafe fn send(
         core::slice::from_raw_parts(header.cast::<u8>(), bytes)
     };
     match RECORDS.output::<[u8]>(record, BPF_RB_NO_WAKEUP as u64) {
-        Ok(()) => count(UnwindCounter::StacksSent as u32, 1),
+        Ok(()) => {
+            count(UnwindCounter::StacksSent as u32, 1);
+            if let Some(state) = STACKS_SEEN.get_ptr_mut(id) {
+                // SAFETY: a map value just looked up.
+                unsafe { *state = SENT };
+            }
+            true
+        }
         Err(_) => {
             count(UnwindCounter::LostRingFull as u32, 1);
             // Its next sight is to try again.
             let _ = STACKS_SEEN.remove(id);
+            false
         }
     }
 }

@@ -387,7 +387,7 @@ impl Session {
             return Ok(());
         }
         self.unwind.write_rows(&mut self.ebpf, store)?;
-        self.unwind.set_process(&mut self.ebpf, self.settings.pid, table)
+        self.unwind.set_table(&mut self.ebpf, table)
     }
 
     /// What the unwinder counted.

@@ -1,6 +1,6 @@
 //! Filling the kernel's unwind maps, and reading the unwinder's counters.
 
-use aya::maps::{Array, HashMap, MapError, PerCpuArray};
+use aya::maps::{Array, MapError, PerCpuArray};
 use aya::{Ebpf, EbpfLoader};
 use latency_common::unwind::{
     CHUNK_WORDS, Chunk, SegmentTable, StackEnd, UNWIND_COUNTERS, UnwindCounter,
@@ -26,8 +26,6 @@ unsafe impl aya::Pod for PodTable {}
 pub struct UnwindSizes {
     /// Chunks of rows, of 256 KiB each.
     pub chunks: u32,
-    /// Processes, of 128 KiB each: two tables.
-    pub processes: u32,
     /// Distinct stacks, of about 64 bytes each; beyond, they are sent at each sight.
     pub stacks: u32,
 }
@@ -36,13 +34,13 @@ impl UnwindSizes {
     /// Room for `words` words of rows, and for libraries opened later: as much again, at least 8
     /// chunks (2 MiB, 250,000 rows) and at most 64; in all, at most `limit` words. `samples_hz` is how
     /// many samples of all CPUs are going to be taken a second: few of them have a stack in common.
-    pub fn for_words(words: usize, limit: usize, processes: u32, samples_hz: u32) -> Self {
+    pub fn for_words(words: usize, limit: usize, samples_hz: u32) -> Self {
         const SAMPLED_SECONDS: u32 = 60;
         // Each file's rows may leave a part of a chunk unused, in all less than one more.
         let chunks = words.div_ceil(CHUNK_WORDS) + 1;
         let chunks = (chunks + chunks.clamp(8, 64)).min(limit.div_ceil(CHUNK_WORDS));
         let sampled = samples_hz.saturating_mul(SAMPLED_SECONDS).min(1 << 18);
-        Self { chunks: chunks as u32, processes, stacks: 16_384 + sampled }
+        Self { chunks: chunks as u32, stacks: 16_384 + sampled }
     }
 
     /// Words that fit.
@@ -54,8 +52,6 @@ impl UnwindSizes {
     pub fn apply(self, loader: &mut EbpfLoader<'_>) {
         loader
             .map_max_entries("UNWIND_ROWS", self.chunks.max(1))
-            .map_max_entries("UNWIND_TABLES", 2 * self.processes.max(1))
-            .map_max_entries("UNWIND_PROCESSES", self.processes.max(1))
             .map_max_entries("STACKS_SEEN", self.stacks.max(1));
     }
 }
@@ -68,11 +64,10 @@ const MAX_GENERATION: u32 = 0xffff;
 #[derive(Debug, Default)]
 pub struct UnwindMaps {
     words: usize,
-    slots: std::collections::HashMap<u32, u32>,
-    free: Vec<u32>,
-    unused: u32,
     /// Of the table written last.
     generation: u32,
+    /// Where that is.
+    index: u32,
 }
 
 fn broken(name: &str, error: &MapError) -> AttachError {
@@ -108,31 +103,20 @@ impl UnwindMaps {
         Ok(())
     }
 
-    /// Sets or replaces a process's table. The rows it refers to must have been written.
+    /// Sets or replaces the target's table. The rows it refers to must have been written.
     ///
     /// # Errors
-    /// There are more processes than the maps were made for, or they cannot be written.
-    pub fn set_process(
-        &mut self,
-        ebpf: &mut Ebpf,
-        tgid: u32,
-        table: &ProcessTable,
-    ) -> Result<(), AttachError> {
-        let slot = self.free.pop().unwrap_or(self.unused);
-        let mut tables: Array<_, PodTable> = open!(Array, ebpf, "UNWIND_TABLES");
-        let mut written = PodTable(*table.table);
+    /// The maps cannot be written.
+    pub fn set_table(&mut self, ebpf: &mut Ebpf, table: &ProcessTable) -> Result<(), AttachError> {
         self.generation = if self.generation >= MAX_GENERATION { 1 } else { self.generation + 1 };
+        // Not the one in use, in which walks may still be.
+        self.index ^= 1;
+        let mut written = PodTable(*table.table);
         written.0.generation = self.generation;
-        tables.set(slot, written, 0).map_err(|error| broken("UNWIND_TABLES", &error))?;
-        let mut processes: HashMap<_, u32, u32> = open!(HashMap, ebpf, "UNWIND_PROCESSES");
-        processes.insert(tgid, slot, 0).map_err(|error| broken("UNWIND_PROCESSES", &error))?;
-        self.unused = self.unused.max(slot + 1);
-        // A walk may still use the old table: first in, last out is not enough where one process
-        // is replaced twice in a row, so the oldest free slot is the next to be used.
-        if let Some(old) = self.slots.insert(tgid, slot) {
-            self.free.insert(0, old);
-        }
-        Ok(())
+        let mut tables: Array<_, PodTable> = open!(Array, ebpf, "UNWIND_TABLES");
+        tables.set(self.index, written, 0).map_err(|error| broken("UNWIND_TABLES", &error))?;
+        let mut in_use: Array<_, u32> = open!(Array, ebpf, "UNWIND_TABLE_IN_USE");
+        in_use.set(0, self.index + 1, 0).map_err(|error| broken("UNWIND_TABLE_IN_USE", &error))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The tracer's own process: its cost, its limits.
+//! The tracer's own process: its cost, its limits, its CPUs.
 
 /// Raises the limit of open files as far as it goes: every file that the target maps is held open.
 pub fn raise_open_files() {
@@ -10,6 +10,40 @@ pub fn raise_open_files() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
     }
+}
+
+/// A set of CPUs, one bit each: as many as Linux can be built for.
+type CpuSet = [u64; 8192 / 64];
+
+/// Keeps this thread, and those that it starts, off the CPUs that a process's threads may run on, if it may
+/// run on others: what the tracer does itself does not cost the target time then. Where threads are bound to
+/// no CPU, or the kernel tells nothing, all stays as it is.
+pub fn keep_off_cpus_of(pid: u32) {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return };
+    let ids = threads.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let Some(own) = cpus_of(0) else { return };
+    if let Some(others) = without(&own, ids.filter_map(cpus_of)) {
+        // SAFETY: a pointer to so many bytes. Should it fail, the thread may run where it could before.
+        unsafe { libc::sched_setaffinity(0, size_of::<CpuSet>(), others.as_ptr().cast()) };
+    }
+}
+
+/// The CPUs that a thread may run on; 0 is the calling one.
+fn cpus_of(tid: libc::pid_t) -> Option<CpuSet> {
+    let mut cpus: CpuSet = [0; 8192 / 64];
+    // SAFETY: a pointer to so many bytes.
+    let result =
+        unsafe { libc::sched_getaffinity(tid, size_of::<CpuSet>(), cpus.as_mut_ptr().cast()) };
+    (result == 0).then_some(cpus)
+}
+
+/// Those of `own` that are in none of `others`; `None` if these are all of them or none.
+fn without(own: &CpuSet, others: impl Iterator<Item = CpuSet>) -> Option<CpuSet> {
+    let mut left = *own;
+    for cpus in others {
+        left.iter_mut().zip(cpus).for_each(|(left, cpus)| *left &= !cpus);
+    }
+    (left != *own && left.iter().any(|bits| *bits != 0)).then_some(left)
 }
 
 /// CPU time of this process, in nanoseconds.
@@ -34,4 +68,32 @@ pub fn peak_memory_bytes() -> u64 {
         .and_then(|text| text.trim().parse::<u64>().ok())
         .unwrap_or(0)
         * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Check that only CPUs of no thread are left, and that nothing changes where there are none, or all.
+    #[test]
+    fn cpus_without() {
+        let set = |cpus: &[usize]| {
+            let mut bits: CpuSet = [0; 8192 / 64];
+            cpus.iter().for_each(|cpu| bits[cpu / 64] |= 1 << (cpu % 64));
+            bits
+        };
+        let own = set(&[0, 1, 2, 70]);
+        let others = |threads: &[&[usize]]| without(&own, threads.iter().map(|cpus| set(cpus)));
+        assert_eq!(others(&[&[0], &[70, 71]]), Some(set(&[1, 2])));
+        assert_eq!(others(&[&[0, 1], &[2, 70]]), None, "it has to run somewhere");
+        assert_eq!(others(&[&[3]]), None, "it is off these already");
+        assert_eq!(others(&[]), None);
+    }
+
+    /// Check that the kernel tells this thread's CPUs.
+    #[test]
+    fn own_cpus() {
+        assert!(cpus_of(0).is_some_and(|cpus| cpus.iter().any(|bits| *bits != 0)));
+        assert_eq!(cpus_of(libc::pid_t::MAX), None);
+    }
 }

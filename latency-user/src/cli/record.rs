@@ -138,6 +138,8 @@ async fn trace(args: &RecordArgs, mut command: Option<&mut Started>, verbose: bo
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut user1 = signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?;
+    // Before there is much to do.
+    own::keep_off_cpus_of(pid);
 
     let (mut target, mut plan) = look(pid, &args.probes, args.probe_all)?;
     if command.is_some() {

@@ -52,7 +52,7 @@ impl Scheduler {
         let sizes = (args.stacks() || frequency_hz > 0).then(|| {
             let cpus = aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u32);
             let words = Tables::estimate_words(target);
-            UnwindSizes::for_words(words, limits.rows, 1, frequency_hz.saturating_mul(cpus))
+            UnwindSizes::for_words(words, limits.rows, frequency_hz.saturating_mul(cpus))
         });
         let mut tables = None;
         let session = std::thread::scope(|scope| {
