@@ -1,5 +1,7 @@
 //! How well a median of measurements is known.
 
+use std::cmp::Ordering;
+
 use super::spread::Spread;
 
 /// The median of some measurements, and between which values the true one lies.
@@ -27,6 +29,12 @@ impl Interval {
         sorted.sort_unstable_by(f64::total_cmp);
         let (low, high) = (sorted[outside], sorted[sorted.len() - 1 - outside]);
         Some(Self { median, low, high, is_confident: true })
+    }
+
+    /// On which side of 0 all of it is.
+    pub fn side(&self) -> Option<Ordering> {
+        let [low, high] = [self.low, self.high].map(|end| end.total_cmp(&0.0));
+        (low == high && low != Ordering::Equal).then_some(low)
     }
 }
 
@@ -85,6 +93,16 @@ mod tests {
         let range = Interval { median: 2.0, low: -1.0, high: 3.0, is_confident: false };
         assert_eq!(of(&[3.0, -1.0, 2.0]), Some(range));
         assert_eq!(of(&[]), None);
+    }
+
+    /// Check that a difference counts only where its whole interval is on one side.
+    #[test]
+    fn sides() {
+        let side = |values: &[f64]| Interval::of(values).and_then(|interval| interval.side());
+        assert_eq!(side(&[-1.0, -2.0, -3.0]), Some(Ordering::Less));
+        assert_eq!(side(&[1.0, 2.0, 3.0]), Some(Ordering::Greater));
+        assert_eq!(side(&[-1.0, -2.0, 3.0]), None);
+        assert_eq!(side(&[-1.0, 0.0]), None);
     }
 
     /// Check that as many intervals as they claim hold the true median: of all 2^10 ways in which ten

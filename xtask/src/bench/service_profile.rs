@@ -1,6 +1,6 @@
 //! `service-profile`: what of a service's CPU time goes to a tool, by samples and by the kernel's statistics.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{cmp::Ordering, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -243,7 +243,8 @@ fn rows(tools: &[Option<Tool>], shares: &[Vec<Shares>]) -> Vec<Vec<Cell>> {
             let pairs = of(latency, share).into_iter().zip(of(other, share));
             pairs.map(|(own, other)| own - other).collect::<Vec<f64>>()
         };
-        rows.push(row(&format!("latency record, beside {what}"), difference, Cell::Empty));
+        let verdict = Cell::text(beside_verdict(&difference(Shares::together)));
+        rows.push(row(&format!("latency record, beside {what}"), difference, verdict));
     }
     rows
 }
@@ -276,6 +277,15 @@ fn floor_verdict(together: &[f64]) -> Cell {
     }
 }
 
+/// Which of two takes more, as far as that is shown.
+fn beside_verdict(differences: &[f64]) -> &'static str {
+    match Interval::of(differences).and_then(|interval| interval.side()) {
+        Some(Ordering::Less) => "less",
+        Some(_) => "more",
+        None => "alike",
+    }
+}
+
 fn notes(table: &mut Table, settings: &Settings) {
     table.note(format!(
         "{} rounds, the tools in turn, there and back, attached to one and the same process. In each, `perf record \
@@ -292,6 +302,11 @@ fn notes(table: &mut Table, settings: &Settings) {
          at switches, wakeups and ticks, by the run times, since interrupts are off there and no sample falls \
          into them; nginx has one CPU, and what they run on the other is counted with it. Processes: samples in \
          the tool's own.",
+    );
+    table.note(
+        "The tools time EVP_DigestSign and EVP_DigestVerify alone. In nginx the tracer and the floors are on \
+         EVP_DigestSignFinal too, which libssl may call itself; here EVP_DigestSign calls it, and each such call \
+         is one trap more. Alike: the interval of the difference has 0 in it.",
     );
     table.note(format!(
         "So much is gone for sure, and what is lost of the requests of a busy service is no less: not in it are \
