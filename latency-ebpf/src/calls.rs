@@ -179,6 +179,8 @@ fn send_brief(thread: *mut ThreadState, task: Task, brief: &BriefRecord) -> Opti
         entry.write(BriefRecord { minor_faults, ..*brief });
         has_entry = 1;
     }
+    // Else the compiler would ask again whether the entry is null: verifiers before Linux 6.2 take it that it
+    // may be, and miss its release.
     hide(&mut has_entry);
     // Everything else is done, and what is written from here on is in the cache.
     // SAFETY: as above.
@@ -255,11 +257,9 @@ fn add_to_request(
     }
 }
 
-/// Hides from the compiler what it knows of a number. Of one that tells whether there is an entry of the
-/// ring buffer, it would ask again whether the entry is null: verifiers before Linux 6.2 take it that
-/// it may be, and miss its release.
+/// Hides from the compiler what it knows of a number, so that it is asked about where the code says so.
 #[inline(always)]
-fn hide(number: &mut u64) {
+pub fn hide(number: &mut u64) {
     // SAFETY: no instruction.
     unsafe { core::arch::asm!("/* {0} */", inout(reg) * number, options(pure, nomem, nostack)) };
 }

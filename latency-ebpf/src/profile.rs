@@ -135,7 +135,14 @@ fn kernel_stack(ctx: &PerfEventContext, tgid: u32) -> u64 {
         let end = if found < MAX_KERNEL_FRAMES { StackEnd::Complete } else { StackEnd::FrameLimit };
         // The same code of the kernel is the same stack in every process.
         let id = hash_end(hash, 0, end as u8, stack_flags::KERNEL);
-        unwind::send(&raw mut (*scratch).header, found, end as u8, stack_flags::KERNEL, id, tgid);
+        unwind::send::<MAX_KERNEL_FRAMES>(
+            &raw mut (*scratch).header,
+            found as u64,
+            end as u8,
+            stack_flags::KERNEL,
+            id,
+            tgid,
+        );
         id
     }
 }

@@ -7,7 +7,7 @@ use latency_common::record::{StackHeader, kind, stack_flags};
 use latency_common::unwind::{MAX_FRAMES, UnwindCounter, hash_end};
 
 use super::{SENT_IDS, Scratch, State, count};
-use crate::calls::RECORDS;
+use crate::calls::{RECORDS, hide};
 
 /// Stacks seen before, by id, as [`SENDING`] or [`SENT`]; the loader sets the size.
 #[map]
@@ -42,10 +42,11 @@ pub unsafe fn finish(scratch: *mut Scratch, tgid: u32) -> u64 {
     if *kept == id {
         return id;
     }
-    let frames = if frames as usize > MAX_FRAMES { MAX_FRAMES } else { frames as usize };
     // SAFETY: the caller's; header and frames lie one after the other in the scratch (`repr(C)`,
     // asserted in `unwind`).
-    if unsafe { send(&raw mut (*scratch).header, frames, end as u8, flags as u8, id, tgid) } {
+    let header = unsafe { &raw mut (*scratch).header };
+    // SAFETY: as above.
+    if unsafe { send::<MAX_FRAMES>(header, frames, end as u8, flags as u8, id, tgid) } {
         *kept = id;
     }
     id
@@ -54,11 +55,11 @@ pub unsafe fn finish(scratch: *mut Scratch, tgid: u32) -> u64 {
 /// Sends a stack, header and frames, if it is new; whether the reader has it for sure.
 ///
 /// # Safety
-/// `header` is followed by `frames` frames in a live map value that nothing else uses.
+/// `header` is followed by room for `MOST` frames in a live map value that nothing else uses.
 #[inline(always)]
-pub unsafe fn send(
+pub unsafe fn send<const MOST: usize>(
     header: *mut StackHeader,
-    frames: usize,
+    mut frames: u64,
     end: u8,
     flags: u8,
     id: u64,
@@ -75,6 +76,10 @@ pub unsafe fn send(
         // Sent at each sight: more records, but no stack lost.
         Err(_) => count(UnwindCounter::SeenTableFull as u32, 1),
     }
+    // Here, and not where the compiler would like to: the verifier of Linux 6.1 takes a number that was
+    // spilled before it was compared for unbounded.
+    hide(&mut frames);
+    let frames = if frames > MOST as u64 { MOST } else { frames as usize };
     // SAFETY: the caller's.
     let record = unsafe {
         *header =
