@@ -27,6 +27,7 @@ mod target;
 mod tool;
 mod tool_accuracy;
 mod tracer;
+mod turns;
 mod yardstick;
 
 use std::{

@@ -66,7 +66,7 @@ pub struct UnwindMaps {
     words: usize,
     /// Of the table written last.
     generation: u32,
-    /// Where that is.
+    /// Where the one in use is.
     index: u32,
 }
 
@@ -110,13 +110,15 @@ impl UnwindMaps {
     pub fn set_table(&mut self, ebpf: &mut Ebpf, table: &ProcessTable) -> Result<(), AttachError> {
         self.generation = if self.generation >= MAX_GENERATION { 1 } else { self.generation + 1 };
         // Not the one in use, in which walks may still be.
-        self.index ^= 1;
+        let index = self.index ^ 1;
         let mut written = PodTable(*table.table);
         written.0.generation = self.generation;
         let mut tables: Array<_, PodTable> = open!(Array, ebpf, "UNWIND_TABLES");
-        tables.set(self.index, written, 0).map_err(|error| broken("UNWIND_TABLES", &error))?;
+        tables.set(index, written, 0).map_err(|error| broken("UNWIND_TABLES", &error))?;
         let mut in_use: Array<_, u32> = open!(Array, ebpf, "UNWIND_TABLE_IN_USE");
-        in_use.set(0, self.index + 1, 0).map_err(|error| broken("UNWIND_TABLE_IN_USE", &error))
+        in_use.set(0, index + 1, 0).map_err(|error| broken("UNWIND_TABLE_IN_USE", &error))?;
+        self.index = index;
+        Ok(())
     }
 }
 

@@ -15,6 +15,8 @@ pub fn raise_open_files() {
 /// A set of CPUs, one bit each: as many as Linux can be built for.
 type CpuSet = [u64; 8192 / 64];
 
+const NO_CPUS: CpuSet = [0; 8192 / 64];
+
 /// Keeps this thread, and those that it starts, off the CPUs that a process's threads may run on, if it may
 /// run on others: what the tracer does itself does not cost the target time then. Where threads are bound to
 /// no CPU, or the kernel tells nothing, all stays as it is.
@@ -30,7 +32,7 @@ pub fn keep_off_cpus_of(pid: u32) {
 
 /// The CPUs that a thread may run on; 0 is the calling one.
 fn cpus_of(tid: libc::pid_t) -> Option<CpuSet> {
-    let mut cpus: CpuSet = [0; 8192 / 64];
+    let mut cpus = NO_CPUS;
     // SAFETY: a pointer to so many bytes.
     let result =
         unsafe { libc::sched_getaffinity(tid, size_of::<CpuSet>(), cpus.as_mut_ptr().cast()) };
@@ -43,7 +45,7 @@ fn without(own: &CpuSet, others: impl Iterator<Item = CpuSet>) -> Option<CpuSet>
     for cpus in others {
         left.iter_mut().zip(cpus).for_each(|(left, cpus)| *left &= !cpus);
     }
-    (left != *own && left.iter().any(|bits| *bits != 0)).then_some(left)
+    (left != *own && left != NO_CPUS).then_some(left)
 }
 
 /// CPU time of this process, in nanoseconds.
@@ -78,7 +80,7 @@ mod tests {
     #[test]
     fn cpus_without() {
         let set = |cpus: &[usize]| {
-            let mut bits: CpuSet = [0; 8192 / 64];
+            let mut bits = NO_CPUS;
             cpus.iter().for_each(|cpu| bits[cpu / 64] |= 1 << (cpu % 64));
             bits
         };

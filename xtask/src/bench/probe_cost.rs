@@ -11,6 +11,7 @@ use super::{
     table::{Cell, Table},
     target::Target,
     tracer::Tracer,
+    turns::there_and_back,
 };
 
 /// To an empty pair.
@@ -99,11 +100,8 @@ pub fn measure(settings: &Settings) -> Result<Table> {
     let mut missing = PROBES.map(|_| None);
     let mut before = once(PROBES[PAIR]).context(PROBES[PAIR].name())?;
     for round in 0..extent.rounds {
-        let mut order: Vec<usize> = (0..PROBES.len()).filter(|index| *index != PAIR).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
+        let others = (0..PROBES.len()).filter(|index| *index != PAIR);
+        for index in there_and_back(round, others) {
             let probe = PROBES[index];
             if let Probe::Peer(peer) = probe
                 && !peer.is_installed()

@@ -9,12 +9,12 @@ use super::{
     installed,
     interval::Interval,
     load::{Load, SERVICES, Service},
-    peer::Chain,
     settings::Settings,
     statistics::{Runs, Statistics, programs_not_on_functions},
     table::{Cell, Table},
     target::bound,
     tool::{Attached, TIMING, Tool},
+    turns::there_and_back,
 };
 use crate::process;
 
@@ -34,16 +34,8 @@ pub fn measure(settings: &Settings) -> Result<Table> {
     if !installed("perf") {
         bail!("perf is not installed (linux-perf)");
     }
-    let mut tools = vec![
-        None,
-        Some(Tool::Latency),
-        Some(Tool::Floor(Floor::Session)),
-        Some(Tool::Floor(Floor::Identified)),
-    ];
-    let chain = Chain::installed();
-    if !chain.is_empty() {
-        tools.push(Some(Tool::Chain(chain)));
-    }
+    let mut tools = vec![None];
+    tools.extend(Tool::all().into_iter().filter(Tool::has_verdict).map(Some));
     let mut table = Table::new(
         "where a tool's share of a service's CPU time goes",
         [
@@ -76,12 +68,7 @@ fn in_turn(
     let mut called = Vec::new();
     let load = Load::start(settings, service)?;
     for round in 0..settings.either(ROUNDS, 2) {
-        let mut order: Vec<_> = tools.iter().zip(&mut shares).collect();
-        if round % 2 == 1 {
-            // There and back: who comes first is not always the same.
-            order.reverse();
-        }
-        for (tool, shares) in order {
+        for (tool, shares) in there_and_back(round, tools.iter().zip(&mut shares)) {
             let name = || format!("{}: {}", service.name(), name_of(tool.as_ref()));
             let attach = |tool| Attached::new(settings, load.pid()?, tool, &called);
             let attached = tool.as_ref().map(attach).transpose().with_context(name)?;

@@ -12,6 +12,7 @@ use super::{
     settings::Settings,
     table::{Cell, Table},
     tool::{Attached, TIMING, Tool},
+    turns::there_and_back,
     yardstick::Yardstick,
 };
 
@@ -26,9 +27,9 @@ const AIM_PERCENT: f64 = 3.0;
 /// How many windows of a tool tell enough: most of what has a verdict.
 fn rounds(tool: &Tool, settings: &Settings) -> usize {
     match tool {
-        Tool::Latency | Tool::Floor(_) | Tool::Chain(_) => settings.either(ROUNDS, 2),
+        tool if tool.has_verdict() => settings.either(ROUNDS, 2),
         Tool::LatencyAlone => settings.either(6, 2),
-        Tool::Peer(_) => settings.either(2, 1),
+        _ => settings.either(2, 1),
     }
 }
 
@@ -69,13 +70,8 @@ fn in_turn(settings: &Settings, service: Service, tools: &[Tool]) -> Result<(Run
     untraced.add(&before);
     let rounds = |tool: &Tool| rounds(tool, settings);
     for round in 0..tools.iter().map(rounds).max().unwrap_or(0) {
-        let mut order: Vec<_> = tools.iter().zip(&mut runs).collect();
-        order.retain(|(tool, _)| round < rounds(tool));
-        if round % 2 == 1 {
-            // There and back: who comes first is not always the same.
-            order.reverse();
-        }
-        for (tool, runs) in order {
+        let due = tools.iter().zip(&mut runs).filter(|(tool, _)| round < rounds(tool));
+        for (tool, runs) in there_and_back(round, due) {
             let name = || format!("{}: {}", service.name(), tool.name());
             let attached = Attached::new(settings, load.pid()?, tool, &called);
             let attached = attached.with_context(name)?;
@@ -157,8 +153,8 @@ fn notes(table: &mut Table, settings: &Settings) {
          probes on these functions cost whatever they do; those that time the functions, and send the time, \
          thread and probe, do what every tracer does that tells each call exactly. Where either lose more than \
          {AIM_PERCENT} %, no such tracer can meet the first aim: it is shown where their whole interval is above, \
-         of the requests or of the CPU time that a request takes, which is what the requests are lost by. `service-profile` tells to the tenth of a \
-         percent what of the CPU time goes where."
+         of the requests or of the CPU time that a request takes, which is what the requests are lost by. \
+         `service-profile` tells to the tenth of a percent what of the CPU time goes where."
     ));
     table.note(
         "All CPUs are busy, so what the tool itself takes is lost to the service too. CPU time of a request is \
@@ -297,6 +293,15 @@ mod tests {
         let by_cpu = |more: f64| verdict(&of(&[7.0], &[]), Some(&of(&unsure, &[more])), None);
         assert_eq!(by_cpu(3.12), missed("empty programs take 3.1 % more CPU time at least"));
         assert_eq!(by_cpu(3.08), missed(median), "less than 3 % of the requests");
+    }
+
+    /// Check that a difference counts only where its whole interval is on one side.
+    #[test]
+    fn differences() {
+        assert_eq!(is_below(&[-1.0, -2.0, -3.0]), "met");
+        assert_eq!(is_below(&[1.0, 2.0, 3.0]), "missed: loses more");
+        assert_eq!(is_below(&[-1.0, -2.0, 3.0]), "undecided");
+        assert_eq!(is_below(&[]), "undecided");
     }
 
     /// Check that a window is compared with the mean of its neighbours, tools are round by round, and

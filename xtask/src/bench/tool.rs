@@ -44,6 +44,11 @@ impl Tool {
         tools
     }
 
+    /// Whether it is the tracer, or what that is judged by.
+    pub const fn has_verdict(&self) -> bool {
+        matches!(self, Self::Latency | Self::Floor(_) | Self::Chain(_))
+    }
+
     /// How the tables name it.
     pub fn name(&self) -> String {
         match self {
